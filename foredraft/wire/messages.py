@@ -1,0 +1,195 @@
+"""Everything that crosses a process boundary, as plain values.
+
+Services and the gateway work with these; only `codec` knows protobuf. Fields mean what the
+comments in protos/ say; times are durations in microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from foredraft.params import FinishReason, SamplingParams, Speculation
+
+PROTOCOL_VERSION = 1
+
+
+class Source(IntEnum):
+    """Who made a guess. Values equal those on the wire."""
+
+    MODEL = 1
+    SUFFIX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    model_id: str
+    tokenizer_hash: str
+    vocab_size: int
+    context_length: int
+    eos_token_ids: tuple[int, ...]
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_sequences: int
+    max_nodes: int
+    max_depth: int
+    total_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    model: ModelInfo
+    limits: Limits
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSequence:
+    seq_id: int
+    incarnation: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    committed: tuple[int, ...] = ()
+    choice: int = 0
+    speculation: Speculation = Speculation.AUTO
+    traceparent: str = ""
+    verify_worker: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSequences:
+    sequences: tuple[OpenSequence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSequence:
+    seq_id: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSequences:
+    sequences: tuple[CloseSequence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceError:
+    seq_id: int
+    incarnation: int
+    code: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceErrors:
+    errors: tuple[SequenceError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Guesses for one sequence; a parent stands before its children."""
+
+    seq_id: int
+    incarnation: int
+    root_id: int
+    complete: bool
+    tokens: tuple[int, ...] = ()
+    parent_ids: tuple[int, ...] = ()
+    confidences: tuple[float, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBatch:
+    groups: tuple[NodeGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyBudget:
+    max_nodes: int
+    max_hold_us: int
+    drafting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    chosen: float
+    top_ids: tuple[int, ...] = ()
+    top_values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one step made final for one sequence.
+
+    ``logprobs`` has one entry per token, or none if the sequence did not ask.
+    """
+
+    seq_id: int
+    incarnation: int
+    position: int
+    tokens: tuple[int, ...]
+    verified: int = 0
+    accepted: int = 0
+    hit: bool = False
+    finish: FinishReason | None = None
+    orphans: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimings:
+    held_us: int = 0
+    prepare_us: int = 0
+    forward_us: int = 0
+    sample_us: int = 0
+    commit_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    step: int
+    commits: tuple[Commit, ...]
+    timings: StepTimings = field(default_factory=StepTimings)
+    free_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """The part of a step's commits that a drafter needs (finish and logprobs stay behind)."""
+
+    commits: tuple[Commit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBudget:
+    max_nodes_per_sequence: int
+    max_depth: int
+    min_survival: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTimings:
+    suffix_us: int = 0
+    model_us: int = 0
+    model_passes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBlock:
+    verify_worker: int
+    nodes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBlocks:
+    blocks: tuple[NodeBlock, ...]
+    timings: DraftTimings = field(default_factory=DraftTimings)
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    errors: tuple[SequenceError, ...]
