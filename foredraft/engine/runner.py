@@ -1,0 +1,151 @@
+"""Runs one model: prefill chunks and steps over its paged KV memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foredraft.config import EngineConfig
+from foredraft.engine.attention_plan import TILE, SequenceRows, plan_prefill, plan_step
+from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
+from foredraft.engine.llama import Llama, Tiles
+from foredraft.engine.model_config import ModelConfig, read_model_config
+from foredraft.engine.precision import Precision, choose_precision
+from foredraft.engine.row_tile import RowTile, probe_row_tile
+from foredraft.engine.weights import load_llama
+from foredraft.tokenizer_hash import tokenizer_identity
+from foredraft.wire.messages import ModelInfo
+
+__all__ = ["ModelRunner", "SequenceRows"]
+
+log = logging.getLogger(__name__)
+
+_CPU_CHUNK, _GPU_CHUNK = TILE, 4 * TILE
+_SAMPLE_ROWS = 256
+
+
+class ModelRunner:
+    """One model on one device. Not thread-safe: one engine thread owns it."""
+
+    def __init__(self, model: Llama, kv: PagedKV, tiles: Tiles, info: ModelInfo) -> None:
+        self._model = model
+        self._memory = kv
+        self._tiles = tiles
+        self._device = model.embedding.device
+        self.info = info
+        self.chunk = _GPU_CHUNK if self._device.type == "cuda" else _CPU_CHUNK
+
+    @classmethod
+    def load(cls, settings: EngineConfig) -> ModelRunner:
+        """Load weights, measure the row tiles and take the KV memory.
+
+        Raises:
+            UnsupportedModel: the directory holds no model that this engine runs.
+        """
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        device = _choose_device(settings.device)
+        config = read_model_config(settings.model)
+        precision = choose_precision(settings.dtype, device)
+        tiles = _measure_tiles(config, precision, device)
+        model = load_llama(
+            settings.model, config, precision, device, fixed_launch=tiles.linear.limit is not None
+        )
+        blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, precision.activation)
+        kv = PagedKV(config, blocks, precision.activation, device)
+        identity = tokenizer_identity(settings.model)
+        info = ModelInfo(
+            model_id=settings.model.name,
+            tokenizer_hash=identity.hash,
+            vocab_size=min(identity.vocab_size, config.vocab_rows),
+            context_length=config.context_length,
+            eos_token_ids=config.eos_token_ids,
+            dtype=precision.name,
+        )
+        log.info(
+            "model %s on %s in %s: %d KV blocks, rows padded to %d",
+            info.model_id,
+            device,
+            precision.name,
+            blocks,
+            tiles.linear.rows,
+        )
+        return cls(model, kv, tiles, info)
+
+    @property
+    def kv(self) -> BlockPool:
+        return self._memory.pool
+
+    @torch.inference_mode()
+    def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
+        """Write the KV of one chunk of prompt, positions start..start+len(tokens)-1.
+
+        ``start`` is a multiple of ``chunk`` and at most ``chunk`` tokens are given, so that a
+        position is always computed in the same launch.
+        """
+        plan = plan_prefill(blocks, start, len(tokens), self._memory, self._device)
+        self._model(self._ids(tokens), plan, self._memory, self._tiles)
+
+    @torch.inference_mode()
+    def forward(self, batch: Sequence[SequenceRows]) -> Tensor:
+        """Run new rows of many sequences and write their KV.
+
+        Returns:
+            Logits over the real vocabulary, float32 [rows, vocab], in the order of the rows.
+        """
+        plan = plan_step(batch, self._memory, self._device)
+        tokens = [token for rows in batch for token in rows.tokens]
+        hidden = self._model(self._ids(tokens), plan, self._memory, self._tiles)
+        logits = self._model.head(hidden)[: plan.rows, : self.info.vocab_size]
+        return logits.float()
+
+    @torch.inference_mode()
+    def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy KV from logical slot to logical slot; all reads come before the writes."""
+        moved = np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=np.int64)
+        if len(moved):
+            sources, targets = (
+                physical_slots(blocks, moved[:, 0]),
+                physical_slots(blocks, moved[:, 1]),
+            )
+            self._memory.move(sources, targets)
+
+    @torch.inference_mode()
+    def scrub(self, blocks: Sequence[int]) -> None:
+        """Zero blocks whose values may not be finite, before they are freed."""
+        self._memory.scrub(blocks)
+
+    def _ids(self, tokens: Sequence[int]) -> Tensor:
+        return torch.tensor(tokens, dtype=torch.int64, device=self._device)
+
+
+def _choose_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+@torch.inference_mode()
+def _measure_tiles(config: ModelConfig, precision: Precision, device: torch.device) -> Tiles:
+    """Row tiles of the shapes this model uses."""
+    random = torch.Generator().manual_seed(0)
+
+    def sample(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random).to(device, precision.activation)
+
+    linear = RowTile(1)
+    for width in (config.hidden, config.intermediate):
+        layer = precision.make_linear(sample(config.hidden, width))
+        linear = linear.join(probe_row_tile(layer, sample(_SAMPLE_ROWS, width)))
+    keys = sample(config.kv_heads, TILE, config.head_dim)
+    queries = sample(config.kv_heads, _SAMPLE_ROWS, config.head_dim)
+    values = sample(config.kv_heads, TILE, config.head_dim)
+    weights = sample(config.kv_heads, _SAMPLE_ROWS, TILE)
+    attention = probe_row_tile(lambda q: torch.bmm(q, keys.transpose(1, 2)), queries).join(
+        probe_row_tile(lambda p: torch.bmm(p, values), weights)
+    )
+    return Tiles(linear, RowTile(attention.rows))

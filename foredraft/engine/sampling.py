@@ -1,0 +1,142 @@
+"""Coupled sampling: the token at a position is a function of the logits and the request.
+
+The chosen token is ``argmax(l' + T * G(seed, choice, position))``, where l' are the logits after
+penalties, bias and filters. The drafter computes the same function to guess it. Every row is
+processed in tensors of one fixed shape, so its choice cannot depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foredraft.engine.noise import gumbel
+from foredraft.params import SamplingParams
+from foredraft.wire.messages import TokenLogprobs
+
+_NUCLEUS_PREFIX = 256  # top-p is usually decided among so few; else all are sorted
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """Where a row's token stands.
+
+    position: absolute index of the token being chosen, prompt included.
+    history: all tokens before ``position``; may be empty if ``params.penalized`` is False.
+    """
+
+    params: SamplingParams
+    choice: int
+    position: int
+    prompt_length: int
+    history: Sequence[int]
+
+
+def choose(logits: Tensor, rows: Sequence[SampledRow], eos: tuple[int, ...]) -> list[int]:
+    """The target's token for every row of ``logits`` [rows, vocab]."""
+    scores = torch.stack(
+        [
+            perturbed_scores(row_logits, row, eos)
+            for row_logits, row in zip(logits, rows, strict=True)
+        ]
+    )
+    return lowest_argmax(scores).tolist()
+
+
+def lowest_argmax(scores: Tensor) -> Tensor:
+    """Index of the largest entry along the last dimension; the lowest index wins ties."""
+    best = scores.amax(-1, keepdim=True)
+    ids = torch.arange(scores.shape[-1], device=scores.device)
+    return torch.where(scores == best, ids, scores.shape[-1]).amin(-1)
+
+
+def perturbed_scores(logits: Tensor, row: SampledRow, eos: tuple[int, ...]) -> Tensor:
+    """Scores whose argmax is the choice: float32 [vocab].
+
+    ``eos`` and the request's stop ids cannot win before ``min_tokens`` tokens exist.
+    """
+    params = row.params
+    scores = _adjusted(logits, row, eos)
+    if params.greedy:
+        return scores
+    noise = gumbel(params.seed, row.choice, row.position, scores.shape[-1], scores.device)
+    return _filtered(scores, params) + params.temperature * noise
+
+
+def token_logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
+    """Log-probabilities under the raw ``logits`` [vocab], the ``top`` best in order."""
+    logprobs = torch.log_softmax(logits, dim=-1)
+    best = torch.topk(logprobs, min(top, logprobs.shape[-1]))
+    return TokenLogprobs(
+        chosen=float(logprobs[token]),
+        top_ids=tuple(best.indices.tolist()),
+        top_values=tuple(best.values.tolist()),
+    )
+
+
+def _adjusted(logits: Tensor, row: SampledRow, eos: tuple[int, ...]) -> Tensor:
+    """Penalties, bias and min_tokens; the input stays as it is."""
+    params = row.params
+    barred = _barred(row, eos)
+    if not (params.penalized or params.logit_bias or barred):
+        return logits
+    scores = logits.clone()
+    if params.penalized:
+        _penalize(scores, row)
+    for token, bias in params.logit_bias.items():
+        if token < scores.shape[-1]:
+            scores[token] += bias
+    if barred:
+        scores[list(barred)] = -torch.inf
+    return scores
+
+
+def _barred(row: SampledRow, eos: tuple[int, ...]) -> tuple[int, ...]:
+    if row.position - row.prompt_length >= row.params.min_tokens:
+        return ()
+    ends = row.params.stop_token_ids if row.params.ignore_eos else row.params.stop_token_ids + eos
+    return tuple(set(ends))
+
+
+def _penalize(scores: Tensor, row: SampledRow) -> None:
+    """Repetition over prompt and output (Keskar et al. 2019); the others over the output."""
+    params = row.params
+    history = torch.tensor(row.history, dtype=torch.int64, device=scores.device)
+    if params.repetition_penalty != 1.0:
+        seen = history.unique()
+        values = scores[seen]
+        penalty = params.repetition_penalty
+        scores[seen] = torch.where(values > 0, values / penalty, values * penalty)
+    output, counts = history[row.prompt_length :].unique(return_counts=True)
+    scores[output] -= params.frequency_penalty * counts + params.presence_penalty
+
+
+def _filtered(scores: Tensor, params: SamplingParams) -> Tensor:
+    """top-k, then top-p, then min-p over softmax(scores / T); what falls out is -inf."""
+    kept = scores
+    if 0 < params.top_k < scores.shape[-1]:
+        kth = torch.topk(kept, params.top_k).values[-1]
+        kept = kept.masked_fill(kept < kth, -torch.inf)
+    if params.top_p < 1.0:
+        kept = _nucleus(kept, params)
+    if params.min_p > 0.0:
+        scaled = kept / params.temperature
+        floor = scaled.amax() + torch.log(torch.tensor(params.min_p, device=scores.device))
+        kept = kept.masked_fill(scaled < floor, -torch.inf)
+    return kept
+
+
+def _nucleus(scores: Tensor, params: SamplingParams) -> Tensor:
+    """Keep the smallest set of best tokens that holds at least top_p of the mass."""
+    scaled = scores / params.temperature
+    probabilities = torch.softmax(scaled, dim=-1)
+    ordered = torch.topk(probabilities, min(_NUCLEUS_PREFIX, len(probabilities))).values
+    mass = ordered.cumsum(0)
+    if mass[-1] < params.top_p and len(ordered) < len(probabilities):
+        ordered = probabilities.sort(descending=True).values
+        mass = ordered.cumsum(0)
+    count = int((mass - ordered < params.top_p).sum())
+    return scores.masked_fill(probabilities < ordered[max(count, 1) - 1], -torch.inf)
