@@ -34,9 +34,7 @@ class ScriptedTarget:
         assert group.incarnation == self.opened.incarnation
         self.complete = group.complete and group.root_id == self.tree.root_id
         results = []
-        columns = zip(
-            group.parent_ids, group.tokens, group.confidences, group.sources, strict=True
-        )
+        columns = zip(group.parent_ids, group.tokens, group.confidences, group.sources, strict=True)
         for parent_id, token, confidence, source in columns:
             added = self.tree.add(parent_id, token, confidence, source)
             if added is Added.ORPHAN:
@@ -57,8 +55,10 @@ class ScriptedTarget:
 
     def first_wrong(self) -> int | None:
         """The node where the target takes none of the children although there are some."""
-        last = [self.tree.root_id, *self.accepted()][-1]
-        return last if self.tree.children(last) else None
+        path = [self.tree.root_id, *self.accepted()]
+        if self.known + len(path) > len(self.text):
+            return None  # the script ends here
+        return path[-1] if self.tree.children(path[-1]) else None
 
     def step(self, most: int | None = None) -> Commit:
         """Commit what is accepted (``most`` nodes at most) and the target's own next token."""

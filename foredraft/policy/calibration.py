@@ -1,0 +1,106 @@
+"""How likely the target chooses a guess, learned from what it chose before.
+
+Guesses are put into buckets: a suffix guess by the length of its match, a model guess by the
+draft's probability, both by rank among their siblings. A bucket's estimate starts from a prior
+and follows the share of its guesses that the target chose, given that it reached their parent.
+All sequences of a service teach one table; each sequence leans on it until it has its own record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from foredraft.wire.messages import Source
+
+MAX_RANK = 2  # later siblings are counted with the third
+
+_MATCH_EDGES = (2, 3, 5, 9, 17)
+_FIRST_MATCH_PRIORS = (0.10, 0.25, 0.40, 0.60, 0.80, 0.90)
+_PROBABILITY_EDGES = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995)
+_PROBABILITY_PRIORS = (
+    0.005, 0.02, 0.06, 0.15, 0.27, 0.42, 0.57, 0.72, 0.85, 0.92, 0.96, 0.985, 0.995,
+)  # fmt: skip
+_LATER_SUFFIX = 0.3  # a later sibling's prior, as a share of the first one's, per rank
+
+_SERVICE_MEMORY, _SEQUENCE_MEMORY = 256.0, 32.0  # observations that still count
+_PRIOR_WEIGHT, _SERVICE_WEIGHT = 8.0, 4.0  # observations that a starting point is worth
+
+
+class Bucket(NamedTuple):
+    """Guesses that are expected to fare alike."""
+
+    source: Source
+    level: int
+    rank: int
+
+
+def suffix_bucket(match: int, rank: int) -> Bucket:
+    """Bucket of a guess that followed ``match`` equal tokens before."""
+    return Bucket(Source.SUFFIX, bisect_right(_MATCH_EDGES, match), min(rank, MAX_RANK))
+
+
+def model_bucket(probability: float, rank: int) -> Bucket:
+    """Bucket of a guess to which the draft model gives ``probability``."""
+    level = bisect_right(_PROBABILITY_EDGES, probability)
+    return Bucket(Source.MODEL, level, min(rank, MAX_RANK))
+
+
+def prior(bucket: Bucket) -> float:
+    """The estimate before anything was seen."""
+    if bucket.source is Source.MODEL:
+        return _PROBABILITY_PRIORS[bucket.level]
+    return float(_FIRST_MATCH_PRIORS[bucket.level] * _LATER_SUFFIX**bucket.rank)
+
+
+class _Tally:
+    """Exponentially fading counts."""
+
+    __slots__ = ("chosen", "seen")
+
+    def __init__(self) -> None:
+        self.chosen = 0.0
+        self.seen = 0.0
+
+    def observe(self, chosen: bool, memory: float) -> None:
+        keep = 1.0 - 1.0 / memory
+        self.seen = self.seen * keep + 1.0
+        self.chosen = self.chosen * keep + chosen
+
+    def blend(self, start: float, weight: float) -> float:
+        """The observed share, pulled towards ``start`` as by ``weight`` observations."""
+        return (self.chosen + weight * start) / (self.seen + weight)
+
+
+class Calibration:
+    """What all sequences of a service have shown."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[Bucket, _Tally] = {}
+
+    def observe(self, bucket: Bucket, chosen: bool) -> None:
+        """Take in whether the target, at the guess's parent, chose the guess."""
+        self._tallies.setdefault(bucket, _Tally()).observe(chosen, _SERVICE_MEMORY)
+
+    def estimate(self, bucket: Bucket) -> float:
+        tally = self._tallies.get(bucket)
+        start = prior(bucket)
+        return start if tally is None else tally.blend(start, _PRIOR_WEIGHT)
+
+
+class SequenceCalibration:
+    """One sequence's own record, resting on the service's."""
+
+    def __init__(self, service: Calibration) -> None:
+        self._service = service
+        self._tallies: dict[Bucket, _Tally] = {}
+
+    def observe(self, bucket: Bucket, chosen: bool) -> None:
+        self._service.observe(bucket, chosen)
+        self._tallies.setdefault(bucket, _Tally()).observe(chosen, _SEQUENCE_MEMORY)
+
+    def estimate(self, bucket: Bucket) -> float:
+        """Probability in (0, 1) that the target chooses such a guess, its parent given."""
+        start = self._service.estimate(bucket)
+        tally = self._tallies.get(bucket)
+        return start if tally is None else tally.blend(start, _SERVICE_WEIGHT)

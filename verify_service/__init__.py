@@ -1,0 +1,1 @@
+"""The target model as a service: it decides every token."""

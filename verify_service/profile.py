@@ -1,0 +1,39 @@
+"""Times steps of several widths at start-up; this also warms the model."""
+
+from __future__ import annotations
+
+import time
+
+from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.engine.sampling import SampledRow, choose
+from foredraft.params import SamplingParams
+from foredraft.policy.cost import StepCost
+
+_WIDTHS = (1, 2, 4, 8, 16, 32)
+_CONTEXT = 128
+_REPEATS = 3
+
+
+def profile_steps(runner: ModelRunner) -> StepCost:
+    """Cost of a greedy step by its number of rows; the quickest of a few runs counts."""
+    context = min(_CONTEXT, runner.info.context_length // 2)
+    blocks = runner.kv.allocate(runner.kv.blocks_for(context + max(_WIDTHS)))
+    for start in range(0, context, runner.chunk):
+        runner.prefill(blocks, [0] * min(runner.chunk, context - start), start)
+    widths = [width for width in _WIDTHS if context + width <= runner.info.context_length]
+    points = [(width, _quickest(runner, blocks, context, width)) for width in widths]
+    runner.kv.free(blocks)
+    return StepCost.from_profile(points)
+
+
+def _quickest(runner: ModelRunner, blocks: list[int], context: int, width: int) -> float:
+    """Milliseconds of a step of one sequence with ``width`` rows in a chain."""
+    paths = [tuple(range(context, context + row + 1)) for row in range(width)]
+    rows = [SequenceRows(blocks, context, [0] * width, paths)]
+    greedy = SampledRow(SamplingParams(), 0, context, context, ())
+    times = []
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        choose(runner.forward(rows), [greedy] * width, runner.info.eos_token_ids)
+        times.append(time.perf_counter() - started)
+    return min(times) * 1000

@@ -1,0 +1,100 @@
+"""One sequence as the verifier holds it: its tokens, its KV and its copy of the tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from foredraft.engine.sampling import SampledRow
+from foredraft.params import Speculation
+from foredraft.tree.token_tree import Added, TokenTree
+from foredraft.wire.messages import Limits, NodeGroup, OpenSequence
+
+Key = tuple[int, int]  # (stream, seq_id)
+
+
+@dataclass(slots=True)
+class VerifySequence:
+    """``fed``: committed tokens whose KV exists. Between steps of a running sequence it is one
+    less than ``len(tokens)``: the newest token, the root, has not been run yet."""
+
+    stream: int
+    opened: OpenSequence
+    context_length: int
+    tokens: list[int]
+    tree: TokenTree
+    worst_blocks: int  # blocks that the sequence may need without any guess
+    blocks: list[int] = field(default_factory=list)
+    fed: int = 0
+    drafted: bool = False  # the drafter is done below the current root
+    orphans: list[int] = field(default_factory=list)
+
+    @classmethod
+    def open(
+        cls, stream: int, opened: OpenSequence, limits: Limits, context_length: int, block: int
+    ) -> VerifySequence:
+        tokens = [*opened.prompt, *opened.committed]
+        longest = min(context_length, len(opened.prompt) + opened.params.max_tokens)
+        return cls(
+            stream=stream,
+            opened=opened,
+            context_length=context_length,
+            tokens=tokens,
+            tree=TokenTree(
+                opened.seq_id, opened.incarnation, tokens, limits.max_nodes, limits.max_depth
+            ),
+            worst_blocks=-(-longest // block),
+        )
+
+    @property
+    def key(self) -> Key:
+        return self.stream, self.opened.seq_id
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - len(self.opened.prompt)
+
+    @property
+    def room(self) -> int:
+        """Tokens that still fit the context."""
+        return self.context_length - len(self.tokens)
+
+    @property
+    def ready(self) -> bool:
+        """True if only the root is left to run."""
+        return self.fed == len(self.tokens) - 1
+
+    @property
+    def speculates(self) -> bool:
+        return self.opened.speculation is not Speculation.OFF
+
+    @property
+    def useful_depth(self) -> int:
+        """Deepest node whose acceptance could still be delivered with a token after it."""
+        return min(self.opened.params.max_tokens - self.generated, self.room) - 1
+
+    def attach(self, group: NodeGroup) -> None:
+        """Take in guesses; unknown parents are remembered for the next commit."""
+        columns = zip(group.parent_ids, group.tokens, group.confidences, group.sources, strict=True)
+        for parent_id, token, confidence, source in columns:
+            added = self.tree.add(parent_id, token, confidence, source)
+            if added is Added.ORPHAN and parent_id not in self.orphans:
+                self.orphans.append(parent_id)
+        if group.root_id == self.tree.root_id:
+            self.drafted = group.complete
+
+    def advance(self, tokens: tuple[int, ...]) -> bool:
+        """Take in committed tokens; True on a hit."""
+        self.tokens.extend(tokens)
+        self.drafted = False
+        return self.tree.advance(tokens)
+
+    def sampled_row(self, path: list[int]) -> SampledRow:
+        """Where the token after ``path`` (tokens below the root) stands."""
+        params = self.opened.params
+        return SampledRow(
+            params=params,
+            choice=self.opened.choice,
+            position=len(self.tokens) + len(path),
+            prompt_length=len(self.opened.prompt),
+            history=(*self.tokens, *path) if params.penalized else (),
+        )

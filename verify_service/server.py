@@ -1,0 +1,159 @@
+"""The verify service: a gRPC edge around the engine thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import sys
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from foredraft.config import VerifyConfig
+from foredraft.engine.runner import ModelRunner
+from foredraft.v1 import verify_pb2, verify_pb2_grpc
+from foredraft.wire.channel import bind, private_server
+from foredraft.wire.codec import verify as codec
+from foredraft.wire.errors import BadMessage, Unavailable
+from foredraft.wire.health import Health
+from foredraft.wire.interceptor import ErrorInterceptor
+from foredraft.wire.messages import Limits, SequenceErrors, WorkerIdentity
+from foredraft.wire.serving import serve_until_stopped
+from verify_service.profile import profile_steps
+from verify_service.scheduler import Scheduler
+from verify_service.step_loop import Arrival, StepLoop
+
+log = logging.getLogger(__name__)
+
+# The engine thread is pure Python between tensor operations; with the default of 5 ms it would
+# keep the event loop waiting at every turn.
+_SWITCH_SECONDS = 0.0005
+
+Outbox = asyncio.Queue[codec.Response | None]
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Worker:
+    """The engine thread and the streams that talk to it."""
+
+    def __init__(self, config: VerifyConfig) -> None:
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._outboxes: dict[int, Outbox] = {}
+        self._numbers = itertools.count()
+        self._steps: StepLoop | None = None
+        self.identity: WorkerIdentity | None = None
+
+    async def run(self, health: Health) -> None:
+        """Load, warm, serve; raises whatever ends the engine thread."""
+        steps = await asyncio.to_thread(self._load)
+        ended: asyncio.Future[None] = self._loop.create_future()
+        thread = threading.Thread(target=self._serve, args=(steps, ended), name="engine")
+        thread.daemon = True
+        thread.start()
+        self._steps = steps
+        await health.set_serving(True)
+        await ended
+
+    def open_stream(self) -> tuple[int, Outbox]:
+        """Raises Unavailable while the model is loading."""
+        if self._steps is None:
+            raise Unavailable("the model is loading", retry_after=1.0)
+        number, outbox = next(self._numbers), Outbox()
+        self._outboxes[number] = outbox
+        return number, outbox
+
+    def send(self, stream: int, request: codec.Request | None) -> None:
+        """Hand a message of a stream to the engine; None: the stream has ended."""
+        if request is None:
+            self._outboxes.pop(stream, None)
+        if self._steps is not None:
+            self._steps.inbox.put(Arrival(stream, request))
+
+    async def drain(self) -> None:
+        """End all streams and the engine thread's loop."""
+        for outbox in self._outboxes.values():
+            outbox.put_nowait(None)
+        if self._steps is not None:
+            self._steps.stop()
+
+    def _load(self) -> StepLoop:
+        config = self._config
+        runner = ModelRunner.load(config.engine)
+        cost = profile_steps(runner)
+        log.info("step costs: %s ms for %s rows", cost.milliseconds, cost.rows)
+        limits = Limits(
+            config.max_sequences, config.max_nodes, config.max_depth, runner.kv.total_blocks
+        )
+        self.identity = WorkerIdentity(runner.info, limits)
+        return StepLoop(runner, Scheduler(runner.kv, runner.info, limits), cost, self._publish)
+
+    def _publish(self, stream: int, response: codec.Response) -> None:
+        """Called by the engine thread."""
+        self._loop.call_soon_threadsafe(self._deliver, stream, response)
+
+    def _deliver(self, stream: int, response: codec.Response) -> None:
+        outbox = self._outboxes.get(stream)
+        if outbox is not None:
+            outbox.put_nowait(response)
+
+    def _serve(self, steps: StepLoop, ended: asyncio.Future[None]) -> None:
+        try:
+            steps.serial()
+        except BaseException as error:
+            self._loop.call_soon_threadsafe(ended.set_exception, error)
+        else:
+            self._loop.call_soon_threadsafe(ended.set_result, None)
+
+
+class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def Handshake(
+        self, request: verify_pb2.VerifyServiceHandshakeRequest, context: Context
+    ) -> verify_pb2.VerifyServiceHandshakeResponse:
+        if self._worker.identity is None:
+            raise Unavailable("the model is loading", retry_after=1.0)
+        return codec.encode_handshake(self._worker.identity)
+
+    async def Verify(
+        self, request_iterator: AsyncIterator[verify_pb2.VerifyRequest], context: Context
+    ) -> AsyncIterator[verify_pb2.VerifyResponse]:
+        stream, outbox = self._worker.open_stream()
+        reader = asyncio.create_task(self._read(stream, outbox, request_iterator))
+        try:
+            while (response := await outbox.get()) is not None:
+                yield codec.encode_response(response)
+        finally:
+            reader.cancel()
+            self._worker.send(stream, None)
+
+    async def _read(
+        self, stream: int, outbox: Outbox, requests: AsyncIterator[verify_pb2.VerifyRequest]
+    ) -> None:
+        async for wire in requests:
+            try:
+                request, errors = codec.decode_request(wire)
+            except BadMessage as bad:
+                # Guesses are relayed unread, so a bad drafter must not end the target's stream.
+                log.warning("a message was dropped: %s", bad)
+                continue
+            if errors:
+                outbox.put_nowait(SequenceErrors(errors))
+            self._worker.send(stream, request)
+        outbox.put_nowait(None)
+
+
+async def serve(config: VerifyConfig) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    worker = Worker(config)
+    health = Health("foredraft.v1.VerifyService")
+    server = private_server([ErrorInterceptor()])
+    verify_pb2_grpc.add_VerifyServiceServicer_to_server(VerifyServicer(worker), server)
+    bind(server, config.listen)
+    await serve_until_stopped(server, health, worker.run(health), drain=worker.drain)

@@ -1,0 +1,176 @@
+"""One step: choose nodes, run the target over roots and nodes, keep what it agrees with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import grpc
+import torch
+from torch import Tensor
+
+from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.engine.sampling import choose, token_logprobs
+from foredraft.policy.cost import StepCost
+from foredraft.policy.selection import Candidate, select_nodes
+from foredraft.tree.token_tree import Node
+from foredraft.wire.errors import code_number
+from foredraft.wire.messages import Commit, SequenceError, StepTimings, TokenLogprobs
+from verify_service.acceptance import Accepted, Ending, accept, apply_stops
+from verify_service.reservations import Reservations
+from verify_service.sequence import VerifySequence
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRows:
+    """Rows of one sequence in a step: row 0 is the root, then nodes, parents first."""
+
+    sequence: VerifySequence
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    paths: tuple[tuple[int, ...], ...]  # rows from the root down to the row, itself included
+
+    def engine_rows(self) -> SequenceRows:
+        fed = self.sequence.fed
+        slots = [tuple(fed + row for row in path) for path in self.paths]
+        return SequenceRows(self.sequence.blocks, fed, self.tokens, slots)
+
+    def below_root(self, row: int) -> list[int]:
+        """Tokens from below the root down to a row."""
+        return [self.tokens[above] for above in self.paths[row][1:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did to one sequence: a commit, or a fault that ends it."""
+
+    sequence: VerifySequence
+    commit: Commit | None
+    error: SequenceError | None = None
+
+
+def select(
+    ready: Sequence[VerifySequence], max_nodes: int, cost: StepCost, memory: Reservations
+) -> list[TreeRows]:
+    """Choose the step's nodes over all sequences and take memory for them."""
+    candidates = (
+        Candidate(index, node.id, node.depth, node.survival)
+        for index, sequence in enumerate(ready)
+        if sequence.speculates
+        for node in sequence.tree.walk()
+        if node.depth <= sequence.useful_depth
+    )
+    chosen: list[list[int]] = [[] for _ in ready]
+    for candidate in select_nodes(candidates, len(ready), max_nodes, cost):
+        chosen[candidate.sequence].append(candidate.node_id)
+    trees = []
+    for sequence, node_ids in zip(ready, chosen, strict=True):
+        while node_ids and not memory.can_grow(sequence, sequence.fed + 1 + len(node_ids)):
+            node_ids.pop()
+        memory.grow(sequence, sequence.fed + 1 + len(node_ids))
+        trees.append(tree_rows(sequence, (sequence.tree.nodes[node_id] for node_id in node_ids)))
+    return trees
+
+
+def tree_rows(sequence: VerifySequence, nodes: Iterable[Node]) -> TreeRows:
+    """Lay out a root and ``nodes`` (parents first) as rows."""
+    tokens, parents = [sequence.tokens[-1]], [0]
+    paths: list[tuple[int, ...]] = [(0,)]
+    rows = {sequence.tree.root_id: 0}
+    for node in nodes:
+        parent, row = rows[node.parent_id], len(tokens)
+        rows[node.id] = row
+        tokens.append(node.token)
+        parents.append(parent)
+        paths.append((*paths[parent], row))
+    return TreeRows(sequence, tuple(tokens), tuple(parents), tuple(paths))
+
+
+def run(runner: ModelRunner, trees: Sequence[TreeRows]) -> tuple[list[Outcome], StepTimings]:
+    """Run the target over the rows and commit what it chose."""
+    started = time.perf_counter()
+    logits = runner.forward([tree.engine_rows() for tree in trees])
+    forward_done = time.perf_counter()
+    by_tree = logits.split([len(tree.tokens) for tree in trees])
+    choices = [_choices(runner, tree, rows) for tree, rows in zip(trees, by_tree, strict=True)]
+    sample_done = time.perf_counter()
+    outcomes = [
+        _outcome(runner, tree, chosen, rows)
+        for tree, chosen, rows in zip(trees, choices, by_tree, strict=True)
+    ]
+    timings = StepTimings(
+        forward_us=_us(forward_done - started),
+        sample_us=_us(sample_done - forward_done),
+        commit_us=_us(time.perf_counter() - sample_done),
+    )
+    return outcomes, timings
+
+
+def _choices(runner: ModelRunner, tree: TreeRows, logits: Tensor) -> list[int] | None:
+    """The target's token after every row; None if its numbers are not finite."""
+    if not bool(torch.isfinite(logits).all()):
+        return None
+    rows = [tree.sequence.sampled_row(tree.below_root(row)) for row in range(len(tree.tokens))]
+    return choose(logits, rows, runner.info.eos_token_ids)
+
+
+def _outcome(
+    runner: ModelRunner, tree: TreeRows, choices: list[int] | None, logits: Tensor
+) -> Outcome:
+    sequence, opened = tree.sequence, tree.sequence.opened
+    if choices is None:
+        runner.scrub(sequence.blocks)
+        text = "the model's numbers are not finite for this input"
+        code = code_number(grpc.StatusCode.INTERNAL)
+        error = SequenceError(opened.seq_id, opened.incarnation, code, text)
+        return Outcome(sequence, None, error)
+    accepted = accept(tree.tokens, tree.parents, choices)
+    ending = apply_stops(
+        accepted.tokens,
+        sequence.generated,
+        sequence.room,
+        opened.params,
+        runner.info.eos_token_ids,
+    )
+    return Outcome(sequence, _commit(runner, tree, accepted, ending, logits))
+
+
+def _commit(
+    runner: ModelRunner, tree: TreeRows, accepted: Accepted, ending: Ending, logits: Tensor
+) -> Commit:
+    """Make tokens final: KV into place, tree re-rooted."""
+    sequence, opened = tree.sequence, tree.sequence.opened
+    position = len(sequence.tokens)
+    if ending.finish is None:
+        pairs = [(sequence.fed + row, sequence.fed + i) for i, row in enumerate(accepted.rows)]
+        runner.move(sequence.blocks, pairs)
+        sequence.fed += len(accepted.rows)
+    orphans, sequence.orphans = tuple(sequence.orphans), []
+    hit = bool(ending.tokens) and sequence.advance(ending.tokens)
+    return Commit(
+        seq_id=opened.seq_id,
+        incarnation=opened.incarnation,
+        position=position,
+        tokens=ending.tokens,
+        verified=len(tree.tokens) - 1,
+        accepted=min(len(accepted.rows) - 1, len(ending.tokens)),
+        hit=hit,
+        finish=ending.finish,
+        orphans=orphans,
+        logprobs=_logprobs(sequence, accepted, ending, logits),
+    )
+
+
+def _logprobs(
+    sequence: VerifySequence, accepted: Accepted, ending: Ending, logits: Tensor
+) -> tuple[TokenLogprobs, ...]:
+    top = sequence.opened.params.logprobs
+    if top is None:
+        return ()
+    kept = zip(accepted.rows, ending.tokens, strict=False)
+    return tuple(token_logprobs(logits[row], token, top) for row, token in kept)
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1e6)

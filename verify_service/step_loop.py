@@ -1,0 +1,188 @@
+"""The loop of the engine thread: take messages, prefill a chunk, run a step, publish."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.policy.cost import StepCost
+from foredraft.policy.hold import HoldState
+from foredraft.wire.codec.verify import Request, Response
+from foredraft.wire.messages import (
+    CloseSequences,
+    NodeBatch,
+    NodeGroup,
+    OpenSequences,
+    SequenceError,
+    SequenceErrors,
+    StepResult,
+    VerifyBudget,
+)
+from verify_service.scheduler import Refused, Scheduler
+from verify_service.sequence import VerifySequence
+from verify_service.step import Outcome, run, select
+
+log = logging.getLogger(__name__)
+
+_REPLAY_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A message of one stream; None says that the stream has ended."""
+
+    stream: int
+    request: Request | None
+
+
+class StepLoop:
+    """Owns the model, the KV and all sequences; lives in one thread."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        cost: StepCost,
+        publish: Callable[[int, Response], None],
+    ) -> None:
+        self.inbox: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
+        self._runner = runner
+        self._scheduler = scheduler
+        self._cost = cost
+        self._publish = publish
+        self._budget = VerifyBudget(max_nodes=0, max_hold_us=0, drafting=False)
+        self._hold = HoldState()
+        self._steps = 0
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End the loop after the current step; callable from any thread."""
+        self.inbox.put(None)
+
+    def serial(self) -> None:
+        """Draft, then verify: a step waits, within its hold, for the guesses of this root."""
+        while not self._stopping:
+            self._take_arrivals(wait=len(self._scheduler) == 0)
+            self._scheduler.admit()
+            if (sequence := self._scheduler.next_prefill()) is not None:
+                self._prefill(sequence)
+            if self._scheduler.ready():
+                held_us = self._hold_for_guesses()
+                self._step(held_us)
+
+    def _step(self, held_us: int) -> None:
+        started = time.perf_counter()
+        ready = self._scheduler.ready()
+        if not ready:
+            return
+        max_nodes = self._budget.max_nodes
+        trees = select(ready, max_nodes, self._cost, self._scheduler.reservations)
+        prepare_us = round((time.perf_counter() - started) * 1e6)
+        outcomes, timings = run(self._runner, trees)
+        timings = replace(timings, held_us=held_us, prepare_us=prepare_us)
+        for outcome in outcomes:
+            if outcome.commit is None or outcome.commit.finish is not None:
+                self._scheduler.finish(outcome.sequence)
+        self._learn(outcomes)
+        self._steps += 1
+        for stream in {outcome.sequence.stream for outcome in outcomes}:
+            mine = [outcome for outcome in outcomes if outcome.sequence.stream == stream]
+            commits = tuple(outcome.commit for outcome in mine if outcome.commit is not None)
+            free = self._scheduler.reservations.free_blocks
+            self._publish(stream, StepResult(self._steps, commits, timings, free))
+            self._refuse(stream, (o.error for o in mine if o.error is not None))
+
+    def _learn(self, outcomes: Iterable[Outcome]) -> None:
+        drafted = [o for o in outcomes if o.sequence.speculates and o.commit is not None]
+        tokens = sum(len(o.commit.tokens) for o in drafted if o.commit is not None)
+        if self._budget.drafting and self._budget.max_nodes:
+            self._hold = self._hold.stepped(tokens, len(drafted))
+
+    def _hold_for_guesses(self) -> int:
+        """Wait until every ready sequence has its guesses, or the hold's limit; microseconds."""
+        plain_us = self._cost(len(self._scheduler.ready())) * 1000
+        drafting = self._budget.drafting and self._budget.max_nodes > 0
+        limit = self._hold.limit_us(self._budget.max_hold_us, plain_us, drafting=drafting) / 1e6
+        started = time.perf_counter()
+        held = 0.0
+        while limit > held and self._lacking() and not self._stopping:
+            try:
+                self._take(self.inbox.get(timeout=limit - held))
+            except queue.Empty:
+                break
+            finally:
+                held = time.perf_counter() - started
+        if limit > 0:
+            self._hold = self._hold.held(in_vain=held >= limit)
+        return round(held * 1e6)
+
+    def _lacking(self) -> bool:
+        ready = self._scheduler.ready()
+        return any(sequence.speculates and not sequence.drafted for sequence in ready)
+
+    def _prefill(self, sequence: VerifySequence) -> None:
+        """Run one chunk of the prompt, or one chain of tokens that were committed before."""
+        prompt_end = min(len(sequence.opened.prompt), len(sequence.tokens) - 1)
+        start = sequence.fed
+        if start < prompt_end:
+            end = min(start + self._runner.chunk, prompt_end)
+            self._scheduler.reservations.grow(sequence, end)
+            self._runner.prefill(sequence.blocks, sequence.tokens[start:end], start)
+        else:
+            end = min(start + _REPLAY_ROWS, len(sequence.tokens) - 1)
+            self._scheduler.reservations.grow(sequence, end)
+            paths = [tuple(range(start, slot + 1)) for slot in range(start, end)]
+            chain = SequenceRows(sequence.blocks, start, sequence.tokens[start:end], paths)
+            self._runner.forward([chain])
+        sequence.fed = end
+
+    def _take_arrivals(self, *, wait: bool) -> None:
+        if wait:
+            self._take(self.inbox.get())
+        while not self.inbox.empty():
+            self._take(self.inbox.get())
+
+    def _take(self, arrival: Arrival | None) -> None:
+        if arrival is None:
+            self._stopping = True
+            return
+        stream = arrival.stream
+        match arrival.request:
+            case None:
+                self._scheduler.close_stream(stream)
+            case OpenSequences(sequences):
+                for opened in sequences:
+                    try:
+                        self._scheduler.open(stream, opened)
+                    except Refused as refused:
+                        self._refuse(stream, (refused.error,))
+            case CloseSequences(sequences):
+                for close in sequences:
+                    self._scheduler.close(stream, close)
+            case VerifyBudget() as budget:
+                self._budget = budget
+                self._hold = HoldState()
+            case NodeBatch(groups):
+                self._attach(stream, groups)
+
+    def _attach(self, stream: int, groups: Iterable[NodeGroup]) -> None:
+        vocab = self._runner.info.vocab_size
+        for group in groups:
+            sequence = self._scheduler.find(stream, group.seq_id, group.incarnation)
+            if sequence is None:
+                continue  # closed while the guesses were on their way
+            if group.tokens and max(group.tokens) >= vocab:
+                log.warning("guesses outside the vocabulary of %d tokens were dropped", vocab)
+                continue
+            sequence.attach(group)
+            if sequence.drafted:
+                self._hold = self._hold.on_time()
+
+    def _refuse(self, stream: int, errors: Iterable[SequenceError]) -> None:
+        listed = tuple(errors)
+        if listed:
+            self._publish(stream, SequenceErrors(listed))
