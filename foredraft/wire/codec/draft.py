@@ -1,0 +1,170 @@
+"""Codec of protos/foredraft/v1/draft.proto."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from foredraft.v1 import draft_pb2 as pb
+from foredraft.wire.codec.common import (
+    check_rows,
+    check_total,
+    decode_closes,
+    decode_errors,
+    decode_opens,
+    decode_tokens,
+    decode_worker,
+    encode_closes,
+    encode_errors,
+    encode_open,
+    encode_worker,
+)
+from foredraft.wire.errors import BadMessage
+from foredraft.wire.messages import (
+    CloseSequences,
+    Commit,
+    Commits,
+    DraftBudget,
+    DraftTimings,
+    Nack,
+    NodeBlock,
+    NodeBlocks,
+    OpenSequences,
+    SequenceError,
+    WorkerIdentity,
+)
+
+Request = OpenSequences | Commits | DraftBudget | CloseSequences
+Response = NodeBlocks | Nack
+
+
+def encode_handshake(worker: WorkerIdentity) -> pb.DraftServiceHandshakeResponse:
+    return pb.DraftServiceHandshakeResponse(worker=encode_worker(worker))
+
+
+def decode_handshake(wire: pb.DraftServiceHandshakeResponse) -> WorkerIdentity:
+    return decode_worker(wire.worker)
+
+
+def encode_request(request: Request) -> pb.ProposeRequest:
+    match request:
+        case OpenSequences(sequences):
+            opens = [encode_open(sequence) for sequence in sequences]
+            return pb.ProposeRequest(open=pb.OpenDrafts(sequences=opens))
+        case Commits():
+            return pb.ProposeRequest(commits=_encode_commits(request))
+        case DraftBudget():
+            budget = pb.DraftBudget(
+                max_nodes_per_sequence=request.max_nodes_per_sequence,
+                max_depth=request.max_depth,
+                min_survival=request.min_survival,
+            )
+            return pb.ProposeRequest(budget=budget)
+        case CloseSequences(sequences):
+            closes = pb.CloseDrafts(sequences=encode_closes(sequences))
+            return pb.ProposeRequest(close=closes)
+
+
+def decode_request(wire: pb.ProposeRequest) -> tuple[Request, tuple[SequenceError, ...]]:
+    """The request, and an error for each sequence in it that had to be left out.
+
+    Raises:
+        BadMessage: nothing in the message can be used.
+    """
+    match wire.WhichOneof("message"):
+        case "open":
+            sequences, errors = decode_opens(wire.open.sequences)
+            return OpenSequences(sequences), errors
+        case "commits":
+            return _decode_commits(wire.commits), ()
+        case "budget":
+            return _decode_budget(wire.budget), ()
+        case "close":
+            return CloseSequences(decode_closes(wire.close.sequences)), ()
+    raise BadMessage("message", "one of open, commits, budget, close")
+
+
+def encode_response(response: Response) -> pb.ProposeResponse:
+    match response:
+        case NodeBlocks(blocks, timings):
+            wire = pb.NodeBlocks(
+                blocks=[
+                    pb.NodeBlock(verify_worker=block.verify_worker, nodes=block.nodes)
+                    for block in blocks
+                ],
+                timings=pb.DraftTimings(
+                    suffix_us=timings.suffix_us,
+                    model_us=timings.model_us,
+                    model_passes=timings.model_passes,
+                ),
+            )
+            return pb.ProposeResponse(nodes=wire)
+        case Nack(errors):
+            return pb.ProposeResponse(nack=pb.Nack(errors=encode_errors(errors)))
+
+
+def decode_response(wire: pb.ProposeResponse) -> Response:
+    """The blocks of nodes stay bytes: their reader is the verify worker they name."""
+    match wire.WhichOneof("message"):
+        case "nodes":
+            blocks = tuple(
+                NodeBlock(block.verify_worker, block.nodes) for block in wire.nodes.blocks
+            )
+            timings = wire.nodes.timings
+            return NodeBlocks(
+                blocks, DraftTimings(timings.suffix_us, timings.model_us, timings.model_passes)
+            )
+        case "nack":
+            return Nack(decode_errors(wire.nack.errors))
+    raise BadMessage("message", "one of nodes, nack")
+
+
+def _encode_commits(message: Commits) -> pb.Commits:
+    commits = message.commits
+    return pb.Commits(
+        seq_ids=[commit.seq_id for commit in commits],
+        incarnations=[commit.incarnation for commit in commits],
+        positions=[commit.position for commit in commits],
+        token_counts=[len(commit.tokens) for commit in commits],
+        tokens=chain.from_iterable(commit.tokens for commit in commits),
+        accepted_counts=[commit.accepted for commit in commits],
+        orphan_counts=[len(commit.orphans) for commit in commits],
+        orphan_ids=chain.from_iterable(commit.orphans for commit in commits),
+    )
+
+
+def _decode_commits(wire: pb.Commits) -> Commits:
+    check_rows(
+        len(wire.seq_ids),
+        incarnations=wire.incarnations,
+        positions=wire.positions,
+        token_counts=wire.token_counts,
+        accepted_counts=wire.accepted_counts,
+        orphan_counts=wire.orphan_counts,
+    )
+    check_total("tokens", wire.tokens, wire.token_counts)
+    check_total("orphan_ids", wire.orphan_ids, wire.orphan_counts)
+    tokens = decode_tokens("tokens", wire.tokens)
+    orphans = tuple(wire.orphan_ids)
+    commits: list[Commit] = []
+    token, orphan = 0, 0
+    for row, seq_id in enumerate(wire.seq_ids):
+        token_end = token + wire.token_counts[row]
+        orphan_end = orphan + wire.orphan_counts[row]
+        commits.append(
+            Commit(
+                seq_id=seq_id,
+                incarnation=wire.incarnations[row],
+                position=wire.positions[row],
+                tokens=tokens[token:token_end],
+                accepted=wire.accepted_counts[row],
+                orphans=orphans[orphan:orphan_end],
+            )
+        )
+        token, orphan = token_end, orphan_end
+    return Commits(tuple(commits))
+
+
+def _decode_budget(wire: pb.DraftBudget) -> DraftBudget:
+    if not 0.0 <= wire.min_survival <= 1.0:
+        raise BadMessage("min_survival", "a number from 0 to 1")
+    return DraftBudget(wire.max_nodes_per_sequence, wire.max_depth, wire.min_survival)

@@ -1,0 +1,223 @@
+"""Codec of protos/foredraft/v1/verify.proto."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from foredraft.v1 import verify_pb2 as pb
+from foredraft.wire.codec.common import (
+    check_rows,
+    check_total,
+    decode_closes,
+    decode_errors,
+    decode_finish,
+    decode_opens,
+    decode_tokens,
+    decode_worker,
+    encode_closes,
+    encode_errors,
+    encode_open,
+    encode_worker,
+)
+from foredraft.wire.codec.nodes import decode_nodes
+from foredraft.wire.errors import BadMessage
+from foredraft.wire.messages import (
+    CloseSequences,
+    Commit,
+    NodeBatch,
+    OpenSequences,
+    SequenceError,
+    SequenceErrors,
+    StepResult,
+    StepTimings,
+    TokenLogprobs,
+    VerifyBudget,
+    WorkerIdentity,
+)
+
+Request = OpenSequences | NodeBatch | VerifyBudget | CloseSequences
+Response = StepResult | SequenceErrors
+
+
+def encode_handshake(worker: WorkerIdentity) -> pb.VerifyServiceHandshakeResponse:
+    return pb.VerifyServiceHandshakeResponse(worker=encode_worker(worker))
+
+
+def decode_handshake(wire: pb.VerifyServiceHandshakeResponse) -> WorkerIdentity:
+    return decode_worker(wire.worker)
+
+
+def encode_request(
+    request: OpenSequences | bytes | VerifyBudget | CloseSequences,
+) -> pb.VerifyRequest:
+    """``bytes`` is a serialized NodeBatch, passed on as it stands."""
+    match request:
+        case OpenSequences(sequences):
+            opens = [encode_open(sequence) for sequence in sequences]
+            return pb.VerifyRequest(open=pb.OpenSequences(sequences=opens))
+        case bytes():
+            return pb.VerifyRequest(nodes=request)
+        case VerifyBudget():
+            budget = pb.VerifyBudget(
+                max_nodes=request.max_nodes,
+                max_hold_us=request.max_hold_us,
+                drafting=request.drafting,
+            )
+            return pb.VerifyRequest(budget=budget)
+        case CloseSequences(sequences):
+            closes = pb.CloseSequences(sequences=encode_closes(sequences))
+            return pb.VerifyRequest(close=closes)
+
+
+def decode_request(wire: pb.VerifyRequest) -> tuple[Request, tuple[SequenceError, ...]]:
+    """The request, and an error for each sequence in it that had to be left out.
+
+    A sequence whose guesses were left out goes on without them: no fault of a drafter may cost
+    an answer.
+
+    Raises:
+        BadMessage: nothing in the message can be used.
+    """
+    match wire.WhichOneof("message"):
+        case "open":
+            sequences, errors = decode_opens(wire.open.sequences)
+            return OpenSequences(sequences), errors
+        case "nodes":
+            return decode_nodes(wire.nodes)
+        case "budget":
+            budget = wire.budget
+            return VerifyBudget(budget.max_nodes, budget.max_hold_us, budget.drafting), ()
+        case "close":
+            return CloseSequences(decode_closes(wire.close.sequences)), ()
+    raise BadMessage("message", "one of open, nodes, budget, close")
+
+
+def encode_response(response: Response) -> pb.VerifyResponse:
+    match response:
+        case StepResult():
+            return pb.VerifyResponse(step=_encode_step(response))
+        case SequenceErrors(errors):
+            return pb.VerifyResponse(errors=pb.SequenceErrors(errors=encode_errors(errors)))
+
+
+def decode_response(wire: pb.VerifyResponse) -> Response:
+    """Raises BadMessage if the columns do not add up or a value is out of range."""
+    match wire.WhichOneof("message"):
+        case "step":
+            return _decode_step(wire.step)
+        case "errors":
+            return SequenceErrors(decode_errors(wire.errors.errors))
+    raise BadMessage("message", "one of step, errors")
+
+
+def _encode_step(result: StepResult) -> pb.StepResult:
+    commits, timings = result.commits, result.timings
+    return pb.StepResult(
+        step=result.step,
+        seq_ids=[commit.seq_id for commit in commits],
+        incarnations=[commit.incarnation for commit in commits],
+        positions=[commit.position for commit in commits],
+        token_counts=[len(commit.tokens) for commit in commits],
+        tokens=chain.from_iterable(commit.tokens for commit in commits),
+        verified_counts=[commit.verified for commit in commits],
+        accepted_counts=[commit.accepted for commit in commits],
+        hits=[commit.hit for commit in commits],
+        finishes=[int(commit.finish or 0) for commit in commits],  # type: ignore[misc]
+        orphan_counts=[len(commit.orphans) for commit in commits],
+        orphan_ids=chain.from_iterable(commit.orphans for commit in commits),
+        logprobs=_encode_logprobs(commits),
+        timings=pb.StepTimings(
+            held_us=timings.held_us,
+            prepare_us=timings.prepare_us,
+            forward_us=timings.forward_us,
+            sample_us=timings.sample_us,
+            commit_us=timings.commit_us,
+        ),
+        free_blocks=result.free_blocks,
+    )
+
+
+def _encode_logprobs(commits: Iterable[Commit]) -> list[pb.TokenLogprobs]:
+    return [
+        pb.TokenLogprobs(
+            seq_id=commit.seq_id,
+            chosen=entry.chosen,
+            top_ids=entry.top_ids,
+            top_values=entry.top_values,
+        )
+        for commit in commits
+        for entry in commit.logprobs
+    ]
+
+
+def _decode_step(wire: pb.StepResult) -> StepResult:
+    _check_columns(wire)
+    tokens = decode_tokens("tokens", wire.tokens)
+    orphans = tuple(wire.orphan_ids)
+    logprobs = _decode_logprobs(wire.logprobs)
+    commits: list[Commit] = []
+    token, orphan = 0, 0
+    for row, seq_id in enumerate(wire.seq_ids):
+        token_end = token + wire.token_counts[row]
+        orphan_end = orphan + wire.orphan_counts[row]
+        commit = Commit(
+            seq_id=seq_id,
+            incarnation=wire.incarnations[row],
+            position=wire.positions[row],
+            tokens=tokens[token:token_end],
+            verified=wire.verified_counts[row],
+            accepted=wire.accepted_counts[row],
+            hit=wire.hits[row],
+            finish=decode_finish(wire.finishes[row]),
+            orphans=orphans[orphan:orphan_end],
+            logprobs=tuple(logprobs.pop(seq_id, ())),
+        )
+        if commit.logprobs and len(commit.logprobs) != len(commit.tokens):
+            raise BadMessage("logprobs", "one entry per committed token")
+        commits.append(commit)
+        token, orphan = token_end, orphan_end
+    if logprobs:
+        raise BadMessage("logprobs", "of sequences that the step names")
+    timings = wire.timings
+    return StepResult(
+        step=wire.step,
+        commits=tuple(commits),
+        timings=StepTimings(
+            timings.held_us,
+            timings.prepare_us,
+            timings.forward_us,
+            timings.sample_us,
+            timings.commit_us,
+        ),
+        free_blocks=wire.free_blocks,
+    )
+
+
+def _check_columns(wire: pb.StepResult) -> None:
+    check_rows(
+        len(wire.seq_ids),
+        incarnations=wire.incarnations,
+        positions=wire.positions,
+        token_counts=wire.token_counts,
+        verified_counts=wire.verified_counts,
+        accepted_counts=wire.accepted_counts,
+        hits=wire.hits,
+        finishes=wire.finishes,
+        orphan_counts=wire.orphan_counts,
+    )
+    check_total("tokens", wire.tokens, wire.token_counts)
+    check_total("orphan_ids", wire.orphan_ids, wire.orphan_counts)
+
+
+def _decode_logprobs(wires: Iterable[pb.TokenLogprobs]) -> dict[int, list[TokenLogprobs]]:
+    """Entries by sequence, in the order of its tokens."""
+    entries: dict[int, list[TokenLogprobs]] = {}
+    for wire in wires:
+        if len(wire.top_ids) != len(wire.top_values):
+            raise BadMessage("top_values", "as long as top_ids")
+        entry = TokenLogprobs(
+            wire.chosen, decode_tokens("top_ids", wire.top_ids), tuple(wire.top_values)
+        )
+        entries.setdefault(wire.seq_id, []).append(entry)
+    return entries

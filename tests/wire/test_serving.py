@@ -1,0 +1,62 @@
+"""A server is healthy once its work says so, and stops in order when told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from foredraft.wire import channel
+from foredraft.wire.health import Health
+from foredraft.wire.serving import serve_until_stopped
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.mark.asyncio
+async def test_life_of_a_server():
+    server = channel.private_server([])
+    address = channel.bind(server, "127.0.0.1:0")
+    health = Health("foredraft.v1.VerifyService")
+    loaded = asyncio.Event()
+    order = []
+
+    async def work():
+        await loaded.wait()
+        await health.set_serving(True)
+        order.append("ready")
+
+    async def drain():
+        order.append("drain")
+
+    serving = asyncio.create_task(serve_until_stopped(server, health, work(), drain=drain))
+    async with channel.private_channel(address) as opened:
+        stub = health_pb2_grpc.HealthStub(opened)
+        named = health_pb2.HealthCheckRequest(service="foredraft.v1.VerifyService")
+        for request in (named, health_pb2.HealthCheckRequest()):
+            assert (await stub.Check(request, wait_for_ready=True)).status == NOT_SERVING
+        watch = stub.Watch(named)
+        assert (await watch.read()).status == NOT_SERVING
+        loaded.set()
+        assert (await watch.read()).status == SERVING
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (await watch.read()).status == NOT_SERVING
+        watch.cancel()
+        await asyncio.wait_for(serving, 10)
+    assert order == ["ready", "drain"]
+
+
+@pytest.mark.asyncio
+async def test_work_that_fails_stops_the_server():
+    server = channel.private_server([])
+    channel.bind(server, "127.0.0.1:0")
+
+    async def work():
+        raise ValueError("no weights")
+
+    with pytest.raises(ValueError, match="no weights"):
+        await serve_until_stopped(server, Health("x"), work())
