@@ -1,0 +1,100 @@
+"""The public gRPC door: one request in, deltas out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from foredraft.request import GenerateRequest
+from foredraft.results import Delta, TokenLogprob
+from foredraft.v1 import generate_pb2 as pb
+from foredraft.v1 import generate_pb2_grpc as pb_grpc
+from foredraft.wire.codec import generate as codec
+from foredraft.wire.errors import SEED_KEY, TRACE_ID_KEY
+from gateway.admission import Admission
+from gateway.plan import Planner
+from gateway.relay import Relay
+from gateway.request import Request
+from gateway.trace import TRACEPARENT_KEY, Trace, start_trace
+
+SERVICE = "foredraft.v1.GenerateService"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class GenerateService(pb_grpc.GenerateServiceServicer):
+    """Validates, opens, relays news; a call that ends in any way frees its sequence at once."""
+
+    def __init__(self, relay: Relay, planner: Planner) -> None:
+        self._relay = relay
+        self._planner = planner
+        self._admission: Admission | None = None
+
+    async def Generate(self, wire: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
+        async with self._running(codec.decode_request(wire), context) as request:
+            deltas = [await request.news()]
+            while request.finish is None:
+                deltas.append(await request.news())
+            return codec.encode_result(request.result(_whole(deltas), self._model_id()))
+
+    async def GenerateStream(
+        self, wire: pb.GenerateStreamRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateStreamResponse]:
+        async with self._running(codec.decode_stream_request(wire), context) as request:
+            delta = await request.news()
+            while request.finish is None:
+                yield codec.encode_delta(delta)
+                delta = await request.news()
+            yield codec.encode_last(delta, request.result(delta, self._model_id()))
+
+    async def ListModels(
+        self, wire: pb.ListModelsRequest, context: Context
+    ) -> pb.ListModelsResponse:
+        return codec.encode_models([self._relay.target().model])
+
+    @asynccontextmanager
+    async def _running(self, asked: GenerateRequest, context: Context) -> AsyncIterator[Request]:
+        """A request from admission to the moment when nobody listens any more."""
+        trace = start_trace(_traceparent(context))
+        context.set_trailing_metadata(((TRACE_ID_KEY, trace.trace_id),))
+        with self._places().enter():
+            plan = await self._planner.plan(asked, self._relay.target().model)
+            request = self._relay.start(plan, trace)
+            try:
+                await _announce(context, trace, plan.params.seed)
+                yield request
+            finally:
+                self._relay.close(request)
+
+    def _places(self) -> Admission:
+        if self._admission is None:
+            self._admission = Admission(self._relay.target().limits.max_sequences)
+        return self._admission
+
+    def _model_id(self) -> str:
+        return self._relay.target().model.model_id
+
+
+async def _announce(context: Context, trace: Trace, seed: int) -> None:
+    """What a client needs to know even if it cancels before the end."""
+    metadata = ((TRACE_ID_KEY, trace.trace_id), (SEED_KEY, str(seed)))
+    await context.send_initial_metadata(metadata)
+
+
+def _traceparent(context: Context) -> str | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == TRACEPARENT_KEY and isinstance(value, str):
+            return value
+    return None
+
+
+def _whole(deltas: list[Delta]) -> Delta:
+    logprobs: list[TokenLogprob] = [e for delta in deltas for e in delta.logprobs or ()]
+    return Delta(
+        text="".join(delta.text for delta in deltas),
+        token_ids=[token for delta in deltas for token in delta.token_ids],
+        logprobs=logprobs if deltas[0].logprobs is not None else None,
+    )

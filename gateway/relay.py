@@ -1,0 +1,196 @@
+"""The middle of the triangle: steps go from the target to requests and drafter, guesses from the
+drafter to the target. It holds the live requests and runs no model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+
+from foredraft.config import GatewayConfig
+from foredraft.params import Speculation
+from foredraft.wire.errors import Failed, Unavailable, code_from_number
+from foredraft.wire.messages import (
+    CloseSequence,
+    CloseSequences,
+    Commit,
+    DraftBudget,
+    NodeBlock,
+    OpenSequences,
+    SequenceError,
+    StepResult,
+    VerifyBudget,
+    WorkerIdentity,
+)
+from gateway.draft_link import DraftLink
+from gateway.plan import Plan
+from gateway.request import Request
+from gateway.tokenizer import Tokenizer
+from gateway.trace import Trace
+from gateway.verify_link import VerifyLink
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+# A guess that is less likely than this is not worth a row of the target's batch.
+_MIN_SURVIVAL = 0.05
+
+
+class Relay:
+    """``serving`` is told whether answers can be given, whenever that changes."""
+
+    def __init__(
+        self, config: GatewayConfig, tokenizer: Tokenizer, serving: Callable[[bool], None]
+    ) -> None:
+        self._config = config
+        self._decode: Callable[[Sequence[int]], str] = tokenizer.decode
+        self._serving = serving
+        self._verify = VerifyLink(config.verify, tokenizer.identity.hash, self)
+        drafting = config.draft is not None and config.speculation is not Speculation.OFF
+        self._draft = DraftLink(config.draft, self) if drafting and config.draft else None
+        self._live: dict[int, Request] = {}
+        self._ids = itertools.count(1)
+        # Workers may still hold sequences of a gateway that was here before.
+        self._incarnation = 1 + secrets.randbelow(2**31)
+        self._target: WorkerIdentity | None = None
+        self._target_known = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """There is a stream to the verify worker: answers can be given."""
+        return self._verify.up
+
+    async def run(self) -> None:
+        """Keep the streams to the workers up until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._verify.run())
+            await self._target_known.wait()
+            if self._draft is not None:
+                tasks.create_task(self._draft.run())
+
+    def target(self) -> WorkerIdentity:
+        """The verify worker, as it was seen last.
+
+        Raises:
+            Unavailable: it has not been seen yet.
+        """
+        if self._target is None:
+            raise Unavailable("the target model is not ready yet", _RETRY_SECONDS)
+        return self._target
+
+    def start(self, plan: Plan, trace: Trace) -> Request:
+        """Open a sequence at both workers.
+
+        Raises:
+            Unavailable: there is no stream to the verify worker.
+        """
+        if not self.ready:
+            raise Unavailable("the target model is not connected", _RETRY_SECONDS)
+        request = Request(next(self._ids), self._incarnation, plan, self._decode, trace)
+        self._live[request.seq_id] = request
+        self._verify.send(OpenSequences((request.opening(),)))
+        if self._draft is not None:
+            self._draft.open(request)
+        return request
+
+    def close(self, request: Request) -> None:
+        """The client wants no more: free what the workers hold. Harmless when it has ended."""
+        self._retire(request, at_verify=True)
+
+    def verify_up(self, identity: WorkerIdentity) -> None:
+        self._target = identity
+        self._target_known.set()
+        self._send_budget()
+        self._serving(True)
+
+    def verify_down(self) -> None:
+        self._serving(False)
+        for request in list(self._live.values()):
+            request.fail(Unavailable("the target model was lost", _RETRY_SECONDS))
+            self._retire(request, at_verify=False)
+
+    def step_done(self, step: StepResult) -> None:
+        committed = [
+            (request, commit)
+            for commit in step.commits
+            if (request := self._journaled(commit)) is not None
+        ]
+        if self._draft is not None:
+            # First of all: the drafter works on while texts are made here.
+            self._draft.follow((r, c) for r, c in committed if c.finish is None)
+        for request, commit in committed:
+            self._deliver(request, commit)
+
+    def sequences_failed(self, errors: tuple[SequenceError, ...]) -> None:
+        for error in errors:
+            request = self._find(error.seq_id, error.incarnation)
+            if request is not None:
+                request.fail(Failed(code_from_number(error.code), error.message))
+                self._retire(request, at_verify=False)
+
+    def draft_up(self, identity: WorkerIdentity) -> None:
+        if self._draft is None:
+            return
+        limits, target = identity.limits, self.target().limits
+        budget = DraftBudget(
+            max_nodes_per_sequence=min(self._config.max_nodes, limits.max_nodes, target.max_nodes),
+            max_depth=min(limits.max_depth, target.max_depth),
+            min_survival=_MIN_SURVIVAL,
+        )
+        self._draft.send(budget)
+        for request in self._live.values():
+            self._draft.open(request)
+        self._send_budget()
+
+    def draft_down(self) -> None:
+        self._send_budget()
+
+    def guesses_came(self, blocks: tuple[NodeBlock, ...]) -> None:
+        for block in blocks:
+            self._verify.send_guesses(block.nodes)
+
+    def _send_budget(self) -> None:
+        if not self._verify.up:
+            return
+        off = self._config.speculation is Speculation.OFF
+        self._verify.send(
+            VerifyBudget(
+                max_nodes=0 if off else min(self._config.max_nodes, self.target().limits.max_nodes),
+                max_hold_us=self._config.max_hold_us,
+                drafting=self._draft is not None and self._draft.up,
+            )
+        )
+
+    def _find(self, seq_id: int, incarnation: int) -> Request | None:
+        request = self._live.get(seq_id)
+        return request if request is not None and request.incarnation == incarnation else None
+
+    def _journaled(self, commit: Commit) -> Request | None:
+        """The request of a commit that continues its journal; others are late or doubled."""
+        request = self._find(commit.seq_id, commit.incarnation)
+        if request is None or request.journal.append(commit.position, commit.tokens):
+            return request
+        if commit.position > request.journal.position:
+            request.fail(Unavailable("a step of the target was lost", _RETRY_SECONDS))
+            self._retire(request, at_verify=True)
+        return None
+
+    def _deliver(self, request: Request, commit: Commit) -> None:
+        try:
+            request.deliver(commit)
+        except Exception as error:  # one answer is lost, its neighbours go on
+            request.fail(error)
+        if request.ended:
+            self._retire(request, at_verify=commit.finish is None)
+
+    def _retire(self, request: Request, *, at_verify: bool) -> None:
+        if self._live.pop(request.seq_id, None) is None:
+            return
+        if at_verify and self._verify.up:
+            closing = CloseSequence(request.seq_id, request.incarnation)
+            self._verify.send(CloseSequences((closing,)))
+        if self._draft is not None:
+            self._draft.close(request)

@@ -1,0 +1,129 @@
+"""One request while it is being answered: its journal, its text, its news for the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from foredraft.params import FinishReason
+from foredraft.results import Delta, Result, TokenLogprob, TopLogprob
+from foredraft.wire.messages import Commit, OpenSequence, TokenLogprobs
+from gateway.journal import Journal
+from gateway.plan import Plan
+from gateway.tally import Tally
+from gateway.text_stream import TextStream
+from gateway.trace import Trace
+
+
+class Request:
+    """Commits go in by `deliver`, news come out by `news`; between them is one pending delta.
+
+    A client that reads slowly gets larger deltas: what waits for it is never more than its
+    answer, and steps never wait for it.
+    """
+
+    def __init__(
+        self,
+        seq_id: int,
+        incarnation: int,
+        plan: Plan,
+        decode: Callable[[Sequence[int]], str],
+        trace: Trace,
+    ) -> None:
+        self.seq_id = seq_id
+        self.incarnation = incarnation
+        self.plan = plan
+        self.trace = trace
+        self.journal = Journal(plan.prompt)
+        self.finish: FinishReason | None = None
+        self._text = TextStream(decode, plan.stops)
+        self._tally = Tally(len(plan.prompt))
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
+        self._pending_text = ""
+        self._pending_tokens: list[int] = []
+        self._pending_logprobs: list[TokenLogprob] = []
+
+    @property
+    def ended(self) -> bool:
+        return self.finish is not None or self._error is not None
+
+    def opening(self) -> OpenSequence:
+        """The sequence as it stands now."""
+        return OpenSequence(
+            seq_id=self.seq_id,
+            incarnation=self.incarnation,
+            prompt=self.plan.prompt,
+            params=self.plan.params,
+            committed=tuple(self.journal.committed),
+            speculation=self.plan.speculation,
+            traceparent=self.trace.parent,
+        )
+
+    def deliver(self, commit: Commit) -> None:
+        """Take in a commit that the journal has accepted."""
+        room = self.plan.params.max_tokens - self._tally.delivered
+        text, kept = self._text.feed(commit.tokens[:room])
+        self._tally.add(commit, kept)
+        if self._text.stopped:
+            self.finish = FinishReason.STOP
+        elif commit.finish is not None and len(commit.tokens) <= room:
+            self.finish = commit.finish
+        elif kept >= room:
+            self.finish = FinishReason.LENGTH
+        if self.finish is not None and not self._text.stopped:
+            text += self._text.finish()
+        self._pending_text += text
+        self._pending_tokens += commit.tokens[:kept]
+        self._pending_logprobs += _logprobs(commit, kept)
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error, unless it has ended."""
+        if not self.ended:
+            self._error = error
+            self._changed.set()
+
+    async def news(self) -> Delta:
+        """What came since the last call; waits until something did.
+
+        Raises:
+            Exception: what `fail` was given, after all that came before it.
+        """
+        await self._changed.wait()
+        if self._error is None:
+            self._changed.clear()
+        elif not self._pending_tokens:
+            raise self._error
+        delta = Delta(
+            self._pending_text,
+            self._pending_tokens,
+            self._pending_logprobs if self.plan.params.logprobs is not None else None,
+        )
+        self._pending_text, self._pending_tokens, self._pending_logprobs = "", [], []
+        return delta
+
+    def result(self, whole: Delta, model: str) -> Result:
+        """The answer of a finished request; ``whole`` is the sum of its deltas."""
+        if self.finish is None:
+            raise ValueError("the request has not finished")
+        return Result(
+            text=whole.text,
+            token_ids=whole.token_ids,
+            finish_reason=self.finish.name.lower(),
+            seed=self.plan.params.seed,
+            trace_id=self.trace.trace_id,
+            stats=self._tally.stats(),
+            logprobs=whole.logprobs,
+            model=model,
+        )
+
+
+def _logprobs(commit: Commit, kept: int) -> list[TokenLogprob]:
+    pairs = zip(commit.tokens[:kept], commit.logprobs, strict=False)
+    return [_logprob(token, entry) for token, entry in pairs]
+
+
+def _logprob(token: int, entry: TokenLogprobs) -> TokenLogprob:
+    best = zip(entry.top_ids, entry.top_values, strict=True)
+    return TokenLogprob(token, entry.chosen, [TopLogprob(id_, value) for id_, value in best])

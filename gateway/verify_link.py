@@ -1,0 +1,75 @@
+"""The stream to the verify worker: without it there are no answers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import grpc
+
+from foredraft.wire.codec.verify import Response
+from foredraft.wire.messages import (
+    PROTOCOL_VERSION,
+    SequenceError,
+    SequenceErrors,
+    StepResult,
+    WorkerIdentity,
+)
+from foredraft.wire.peers import PeerStream, VerifyMessage, VerifyPeer
+from gateway.link import Link, LinkError
+
+_PENDING_GUESSES = 256
+
+
+class VerifyEvents(Protocol):
+    """Who hears of the target."""
+
+    def verify_up(self, identity: WorkerIdentity) -> None: ...
+
+    def verify_down(self) -> None: ...
+
+    def step_done(self, step: StepResult) -> None: ...
+
+    def sequences_failed(self, errors: tuple[SequenceError, ...]) -> None: ...
+
+
+class VerifyLink(Link[VerifyMessage, Response]):
+    """Accepts the worker only if it uses the gateway's tokenizer."""
+
+    outbox_size = 65_536
+
+    def __init__(self, address: str, tokenizer_hash: str, events: VerifyEvents) -> None:
+        super().__init__(address)
+        self._tokenizer_hash = tokenizer_hash
+        self._events = events
+
+    def send_guesses(self, nodes: bytes) -> None:
+        """Pass a serialized NodeBatch on; guesses are dropped while the worker is behind."""
+        if self.up and self._outbox.qsize() < _PENDING_GUESSES:
+            self.send(nodes)
+
+    async def _greet(
+        self, channel: grpc.aio.Channel
+    ) -> tuple[WorkerIdentity, PeerStream[VerifyMessage, Response]]:
+        peer = VerifyPeer(channel)
+        identity = await peer.handshake()
+        if identity.protocol_version != PROTOCOL_VERSION:
+            raise LinkError(
+                f"the target speaks protocol {identity.protocol_version}, not {PROTOCOL_VERSION}"
+            )
+        if identity.model.tokenizer_hash != self._tokenizer_hash:
+            raise LinkError("the target's tokenizer is not the one of the gateway's model")
+        return identity, peer.open()
+
+    def _came_up(self) -> None:
+        if self.identity is not None:
+            self._events.verify_up(self.identity)
+
+    def _went_down(self) -> None:
+        self._events.verify_down()
+
+    def _receive(self, message: Response) -> None:
+        match message:
+            case StepResult():
+                self._events.step_done(message)
+            case SequenceErrors(errors):
+                self._events.sequences_failed(errors)

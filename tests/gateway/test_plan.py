@@ -1,0 +1,135 @@
+"""Defaults, limits and refusals of a request, each by the name of its field."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from support.tiny_models import make_tiny_tokenizer
+
+from foredraft.params import InvalidField, Speculation, Unsupported
+from foredraft.request import (
+    ChatMessage,
+    ChatPrompt,
+    GenerateOptions,
+    GenerateRequest,
+    TextPrompt,
+    TokenPrompt,
+)
+from foredraft.wire.errors import NotFound
+from foredraft.wire.messages import ModelInfo
+from gateway.chat_template import ChatTemplate
+from gateway.plan import Planner
+from gateway.tokenizer import Tokenizer
+
+MODEL = ModelInfo("tiny", "", vocab_size=259, context_length=32, eos_token_ids=(2,))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return make_tiny_tokenizer(tmp_path_factory.mktemp("tiny"), 259)
+
+
+def planner(directory, speculation=Speculation.AUTO):
+    return Planner(Tokenizer(directory), ChatTemplate(directory), speculation)
+
+
+async def plan(directory, prompt="hello", model="", speculation=Speculation.AUTO, **options):
+    asked = TextPrompt(prompt) if isinstance(prompt, str) else prompt
+    request = GenerateRequest(asked, GenerateOptions(**options), model)
+    return await planner(directory, speculation).plan(request, MODEL)
+
+
+@pytest.mark.asyncio
+async def test_defaults(directory):
+    made = await plan(directory)
+    assert len(made.prompt) == 5
+    assert made.params.temperature == 0.0 and made.params.max_tokens == 27
+    assert made.speculation is Speculation.AUTO
+    other = await plan(directory)
+    assert made.params.seed != other.params.seed
+
+
+@pytest.mark.asyncio
+async def test_a_chat_is_templated(directory):
+    chat = await plan(directory, ChatPrompt((ChatMessage("user", "a"),)))
+    text = await plan(directory, "user: a</s>assistant: ")
+    assert chat.prompt == text.prompt and 2 in chat.prompt
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"min_p": 2.0}, "min_p"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logit_bias": {259: 1.0}}, "logit_bias"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias"),
+        ({"stop_token_ids": (259,)}, "stop_token_ids"),
+        ({"stop": ("a", "")}, "stop"),
+        ({"stop": ("a",) * 17}, "stop"),
+        ({"lossy_threshold": 0.5, "lossless": True}, "lossy_threshold"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": TokenPrompt(())}, "prompt"),
+        ({"prompt": TokenPrompt((259,))}, "prompt"),
+        ({"prompt": "x" * 32}, "prompt"),
+        ({"prompt": "x" * (16 * 32 + 1)}, "prompt"),
+        ({"prompt": ChatPrompt(())}, "messages"),
+    ],
+)
+async def test_bad_values(directory, options, field):
+    with pytest.raises(InvalidField) as refused:
+        await plan(directory, **options)
+    assert refused.value.field == field
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "options",
+    [{"grammar": "g"}, {"json_schema": "{}"}, {"adapter": "a"}, {"lossy_threshold": 0.5}],
+)
+async def test_unsupported_options(directory, options):
+    with pytest.raises(Unsupported, match=next(iter(options))):
+        await plan(directory, **options)
+
+
+@pytest.mark.asyncio
+async def test_unknown_model(directory):
+    assert await plan(directory, model="tiny")
+    with pytest.raises(NotFound, match="tiny"):
+        await plan(directory, model="huge")
+
+
+@pytest.mark.asyncio
+async def test_the_answer_is_cut_to_the_context(directory):
+    made = await plan(directory, "x" * 31, max_tokens=50, min_tokens=40)
+    assert (made.params.max_tokens, made.params.min_tokens) == (1, 1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("top_k", [259, 10_000_000, 2**62])
+async def test_top_k_of_everything_is_off(directory, top_k):
+    assert (await plan(directory, top_k=top_k)).params.top_k == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("server", "asked", "effective"),
+    [
+        (Speculation.OFF, Speculation.AUTO, Speculation.OFF),
+        (Speculation.SUFFIX, Speculation.AUTO, Speculation.SUFFIX),
+        (Speculation.AUTO, Speculation.OFF, Speculation.OFF),
+        (Speculation.AUTO, Speculation.MODEL, Speculation.MODEL),
+        (Speculation.AUTO, None, Speculation.AUTO),
+    ],
+)
+async def test_the_server_is_the_ceiling(directory, server, asked, effective):
+    assert (await plan(directory, speculation=server)).speculation is min(server, Speculation.AUTO)
+    request = GenerateRequest(TextPrompt("a"), GenerateOptions(speculation=asked))
+    assert (await planner(directory, server).plan(request, MODEL)).speculation is effective

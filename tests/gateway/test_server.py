@@ -1,0 +1,42 @@
+"""The gateway as a process runs it: from start to SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+from support.fakes import FakeVerify, Round, identity, until, worker
+from support.tiny_models import make_tiny_tokenizer
+
+from foredraft import AsyncClient, Unavailable
+from foredraft.config import GatewayConfig
+from foredraft.params import FinishReason
+from foredraft.tokenizer_hash import tokenizer_identity
+from gateway.server import serve
+
+
+@pytest.mark.asyncio
+async def test_a_live_answer_is_finished_before_the_end(tmp_path):
+    model = make_tiny_tokenizer(tmp_path / "tiny", 259)
+    made = tokenizer_identity(model)
+    verify = FakeVerify(identity(made.hash, made.vocab_size))
+    listen = f"unix:{tmp_path}/gateway"
+    async with worker(verify, f"unix:{tmp_path}/verify") as address:
+        config = GatewayConfig(grpc_listen=listen, model=model, verify=address)
+        serving = asyncio.create_task(serve(config))
+        await until(lambda: verify.budgets)
+        async with AsyncClient(listen) as client, AsyncClient(listen) as late:
+            await late.models()
+            answer = asyncio.create_task(client.generate("hello"))
+            await until(lambda: verify.live)
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(Unavailable):
+                while True:
+                    await late.models()
+            verify.commit(verify.opened[0].seq_id, Round((10,), finish=FinishReason.STOP))
+            assert (await answer).token_ids == [10]
+        async with asyncio.timeout(20):
+            await serving
+        assert not verify.outboxes
