@@ -1,0 +1,95 @@
+"""Settings of every process, and the only place that reads the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from foredraft.params import Speculation
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How a worker holds and runs one model.
+
+    dtype: "auto", "float32", "bfloat16" or "float16". Auto is float16 weights with float32
+    arithmetic on a CPU and bfloat16 on a GPU.
+    """
+
+    model: Path
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int = 1
+    kv_memory_mib: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyConfig:
+    listen: str
+    engine: EngineConfig
+    max_sequences: int = 64
+    max_nodes: int = 64
+    max_depth: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """``engine`` None: suffix drafts only. ``target`` is the directory of the served model."""
+
+    listen: str
+    target: Path
+    engine: EngineConfig | None = None
+    max_sequences: int = 64
+    max_nodes: int = 64
+    max_depth: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """``verify`` and ``draft`` are gRPC addresses; ``draft`` None: plain decoding."""
+
+    grpc_listen: str
+    model: Path
+    verify: str
+    draft: str | None = None
+    speculation: Speculation = Speculation.AUTO
+    max_nodes: int = 64
+    max_hold_us: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class StackConfig:
+    """The three processes together; port 0 means any free port, ``draft`` None no draft model."""
+
+    grpc_host: str
+    grpc_port: int
+    model: Path
+    draft: Path | None = None
+    speculation: Speculation = Speculation.AUTO
+    dtype: str = "auto"
+    restart: bool = True
+    max_nodes: int = 64
+    log_level: str = "info"
+
+
+def usable_cores() -> int:
+    """Cores this process may run on, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0))
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The whole environment of a child process that computes with ``threads`` threads."""
+    return {**os.environ, "OMP_NUM_THREADS": str(threads)}
+
+
+def cache_directory() -> Path:
+    """Where converted models live: FOREDRAFT_CACHE, else the user's cache."""
+    chosen = os.environ.get("FOREDRAFT_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "foredraft"

@@ -1,0 +1,69 @@
+"""What a user asks for, as plain values: the same for every door and for the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from foredraft.params import Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    messages: tuple[ChatMessage, ...]
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
+    """None means that the server's default holds. Names are those of the public protocol."""
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    speculation: Speculation | None = None
+    grammar: str = ""
+    json_schema: str = ""
+    adapter: str = ""
+    lossy_threshold: float | None = None
+    lossless: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """``model`` empty means the served model."""
+
+    prompt: Prompt
+    options: GenerateOptions = field(default_factory=GenerateOptions)
+    model: str = ""
