@@ -20,7 +20,7 @@ from foredraft.wire.codec import verify as codec
 from foredraft.wire.errors import BadMessage, Unavailable
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
-from foredraft.wire.messages import Limits, SequenceErrors, WorkerIdentity
+from foredraft.wire.messages import Limits, NodeBatch, SequenceErrors, WorkerIdentity
 from foredraft.wire.serving import serve_until_stopped
 from verify_service.profile import profile_steps
 from verify_service.scheduler import Scheduler
@@ -142,7 +142,9 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                 # Guesses are relayed unread, so a bad drafter must not end the target's stream.
                 log.warning("a message was dropped: %s", bad)
                 continue
-            if errors:
+            if errors and isinstance(request, NodeBatch):
+                log.warning("guesses of %d sequences were dropped: %s", len(errors), errors[0])
+            elif errors:
                 outbox.put_nowait(SequenceErrors(errors))
             self._worker.send(stream, request)
         outbox.put_nowait(None)

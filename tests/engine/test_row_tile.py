@@ -8,7 +8,6 @@ from torch import Tensor
 from foredraft.engine.row_tile import FIXED_LAUNCH, RowTile, probe_row_tile
 
 
-
 def test_finds_the_smallest_tile_that_holds() -> None:
     def product(x: Tensor) -> Tensor:
         odd = x.shape[0] % 6 in (1, 2)

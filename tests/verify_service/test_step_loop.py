@@ -152,7 +152,9 @@ def test_sequences_wait_for_memory_and_all_finish(runner: ModelRunner) -> None:
     taken = runner.kv.allocate(runner.kv.free_blocks - 12)
     with VerifyDriver(runner) as driver:
         for index in range(7):
-            driver.open(index, PROMPT, prophet([*PROMPT, *plain], 4), max_tokens=60, ignore_eos=True)
+            driver.open(
+                index, PROMPT, prophet([*PROMPT, *plain], 4), max_tokens=60, ignore_eos=True
+            )
         answers = driver.finish()
     assert all(answer.tokens == plain for answer in answers.values())
     runner.kv.free(taken)

@@ -1,0 +1,1 @@
+"""Measurements: every number in the documents comes from a command in this package."""

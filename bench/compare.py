@@ -1,0 +1,213 @@
+"""``foredraft bench compare``: whole answers, one after another, with and without guesses.
+
+All systems answer the same prompts on the same machine, interleaved prompt by prompt, each
+prompt starting with another system. Speeds are delivered tokens per second of a request,
+prompt included, and of its decoding alone (from the first token on).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.prompts import Chat, read_prompts
+from bench.report import write_report
+from foredraft.aio import AsyncClient
+from foredraft.config import StackConfig
+from foredraft.models.resolve import resolve_model
+from foredraft.request import ChatMessage
+from foredraft.supervisor.stack import running_stack
+from gateway.chat_template import ChatTemplate
+from gateway.tokenizer import Tokenizer
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One answer of one system."""
+
+    system: str
+    prompt: int
+    tokens: int
+    seconds: float
+    first_seconds: float
+    steps: int
+    token_ids: list[int]
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def decode_speed(self) -> float:
+        return (self.tokens - 1) / (self.seconds - self.first_seconds)
+
+
+System = Callable[[int, Sequence[int]], Awaitable[Sample]]
+
+
+def main(arguments: list[str]) -> int:
+    args = _parser().parse_args(arguments)
+    samples = asyncio.run(_measure(args))
+    content = _summary(samples, args)
+    _show(content)
+    write_report(args.json, "compare", arguments, content)
+    return 0
+
+
+async def _measure(args: argparse.Namespace) -> list[Sample]:
+    model = resolve_model(args.model)
+    prompts = await _prompt_ids(model, read_prompts(args.prompts, args.limit))
+    config = StackConfig(
+        grpc_host="127.0.0.1",
+        grpc_port=0,
+        model=model,
+        draft=None if args.draft == "none" else resolve_model(args.draft),
+        dtype=args.dtype,
+        log_level="error",
+    )
+    async with running_stack(config) as stack:
+        await stack.ready()
+        async with AsyncClient(stack.local_address) as client:
+            systems = _own_systems(client, args) | _peer_systems(model, args)
+            return await _interleave(systems, prompts)
+
+
+async def _interleave(systems: dict[str, System], prompts: list[Sequence[int]]) -> list[Sample]:
+    names = list(systems)
+    for name in names:
+        await systems[name](-1, prompts[0])  # warms caches and threads; not counted
+    samples = []
+    for number, prompt in enumerate(prompts):
+        start = number % len(names)
+        for name in names[start:] + names[:start]:
+            samples.append(await systems[name](number, prompt))
+        sys.stderr.write(f"\r{number + 1}/{len(prompts)} prompts")
+    sys.stderr.write("\n")
+    return samples
+
+
+def _own_systems(client: AsyncClient, args: argparse.Namespace) -> dict[str, System]:
+    def system(name: str, speculation: str) -> System:
+        async def answer(number: int, prompt: Sequence[int]) -> Sample:
+            started = time.perf_counter()
+            first = 0.0
+            async with client.stream(
+                list(prompt),
+                max_tokens=args.max_tokens,
+                temperature=args.temperature,
+                seed=1,
+                speculation=speculation,
+            ) as stream:
+                async for delta in stream:
+                    if delta.token_ids and not first:
+                        first = time.perf_counter() - started
+                result = stream.result
+            seconds = time.perf_counter() - started
+            count, steps = len(result.token_ids), result.stats.steps
+            return Sample(name, number, count, seconds, first, steps, result.token_ids)
+
+        return answer
+
+    return {PLAIN: system(PLAIN, "off")} | {
+        mode: system(mode, mode) for mode in args.speculation.split(",")
+    }
+
+
+def _peer_systems(model: Path, args: argparse.Namespace) -> dict[str, System]:
+    if args.peer is None:
+        return {}
+    from bench.transformers_peer import TransformersPeer
+
+    peer = TransformersPeer(model, args.peer_dtype)
+
+    def system(name: str, lookup: bool) -> System:
+        async def answer(number: int, prompt: Sequence[int]) -> Sample:
+            found = peer.generate(prompt, args.max_tokens, lookup=lookup)
+            ids = found.token_ids
+            return Sample(name, number, len(ids), found.seconds, found.first_seconds, 0, ids)
+
+        return answer
+
+    name = f"transformers {args.peer_dtype}"
+    return {name: system(name, False), f"{name} lookup": system(f"{name} lookup", True)}
+
+
+async def _prompt_ids(model: Path, chats: list[Chat]) -> list[Sequence[int]]:
+    template, tokenizer = ChatTemplate(model), Tokenizer(model)
+    texts = [template.render(ChatMessage(**message) for message in chat) for chat in chats]
+    return [await tokenizer.encode(text) for text in texts]
+
+
+def _summary(samples: list[Sample], args: argparse.Namespace) -> dict[str, Any]:
+    by_system: dict[str, dict[int, Sample]] = {}
+    for sample in samples:
+        by_system.setdefault(sample.system, {})[sample.prompt] = sample
+    plain = by_system[PLAIN]
+    usable = [n for n in plain if all(by[n].tokens > 1 for by in by_system.values())]
+    return {
+        "prompts": args.prompts.name,
+        "answers": len(usable),
+        "max_tokens": args.max_tokens,
+        "systems": {name: _system_row(by, plain, usable) for name, by in by_system.items()},
+        "samples": [
+            {key: value for key, value in asdict(sample).items() if key != "token_ids"}
+            for sample in samples
+        ],
+    }
+
+
+def _system_row(
+    mine: dict[int, Sample], plain: dict[int, Sample], usable: list[int]
+) -> dict[str, float]:
+    def median(value: Callable[[int], float]) -> float:
+        return round(statistics.median(value(n) for n in usable), 3)
+
+    steps = sum(mine[n].steps for n in usable)
+    return {
+        "tokens_per_s": median(lambda n: mine[n].speed),
+        "decode_tokens_per_s": median(lambda n: mine[n].decode_speed),
+        "ratio_to_plain": median(lambda n: mine[n].speed / plain[n].speed),
+        "decode_ratio_to_plain": median(lambda n: mine[n].decode_speed / plain[n].decode_speed),
+        "tokens_per_step": round(sum(mine[n].tokens for n in usable) / steps, 3) if steps else 0.0,
+        "same_ids_as_plain": sum(mine[n].token_ids == plain[n].token_ids for n in usable),
+    }
+
+
+def _show(content: dict[str, Any]) -> None:
+    columns = ("tokens_per_s", "decode_tokens_per_s", "ratio_to_plain", "decode_ratio_to_plain",
+               "tokens_per_step", "same_ids_as_plain")  # fmt: skip
+    lines = [f"{content['answers']} answers of up to {content['max_tokens']} tokens, medians"]
+    lines.append(" ".join(["system".ljust(28), *columns]))
+    for name, row in content["systems"].items():
+        cells = [str(row[column]).rjust(len(column)) for column in columns]
+        lines.append(" ".join([name.ljust(28), *cells]))
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="foredraft bench compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="prompts (default 20)")
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--model", default="smollm2-135m-instruct", metavar="DIR|ID")
+    parser.add_argument("--draft", default="none", metavar="DIR|none")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--speculation", default="suffix", help="modes beside plain, with commas")
+    parser.add_argument("--peer", choices=("transformers",), help="another system to measure")
+    parser.add_argument("--peer-dtype", default="bfloat16")
+    parser.add_argument("--json", type=Path, metavar="OUT")
+    return parser

@@ -1,0 +1,62 @@
+"""What every result file says beside its numbers, and how it is written."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from foredraft.config import usable_cores
+
+_PACKAGES = ("foredraft", "torch", "transformers", "grpcio", "protobuf", "tokenizers")
+
+
+def write_report(
+    file: Path | None, name: str, arguments: list[str], content: dict[str, Any]
+) -> None:
+    """Write ``content`` with the command, the machine and the versions; nothing without a file."""
+    if file is None:
+        return
+    report = {
+        "benchmark": name,
+        "command": f"foredraft bench {name} {shlex.join(arguments)}",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "versions": versions(),
+        **content,
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "processor": _processor(),
+        "cores": usable_cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    """Model name and the widest instructions that decide the speed of small products."""
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    lines = (line.partition(":") for line in text.splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in lines}
+    flags = set(fields.get("flags", "").split())
+    known = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
+    widest = next((name for name in known if name in flags), "no vectors")
+    return f"{fields.get('model name', platform.processor())} ({widest})"
