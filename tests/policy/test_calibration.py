@@ -19,7 +19,7 @@ def test_priors_grow_with_match_and_probability_and_fall_with_rank() -> None:
     chances = [prior(model_bucket(chance / 1000, 0)) for chance in range(1001)]
     for values in (matches, chances):
         assert values == sorted(values)
-        assert 0.0 < values[0] and values[-1] < 1.0
+        assert min(values) > 0.0 and max(values) < 1.0
     assert prior(suffix_bucket(8, 0)) > prior(suffix_bucket(8, 1)) > prior(suffix_bucket(8, 2))
 
 

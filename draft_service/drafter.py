@@ -1,0 +1,261 @@
+"""All sequences of the service: takes messages in, gives guesses out.
+
+Synchronous and single-threaded; `DraftLoop` runs it beside the event loop. One call of `draft`
+does one piece of work, so that commits which came in meanwhile re-root the trees between pieces.
+After the first complete answer for a root a sequence rests until its next commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import grpc
+
+from draft_service.answers import Answer, WorkClock, collect
+from draft_service.expansion import choose_evaluations, frontier, grow
+from draft_service.sequence import DraftSequence, Key
+from foredraft.params import InvalidField, check_tokens
+from foredraft.policy.calibration import Calibration
+from foredraft.wire.codec.draft import Request
+from foredraft.wire.errors import code_number
+from foredraft.wire.messages import (
+    CloseSequences,
+    Commit,
+    Commits,
+    DraftBudget,
+    Limits,
+    ModelInfo,
+    Nack,
+    OpenSequence,
+    OpenSequences,
+    SequenceError,
+)
+
+if TYPE_CHECKING:
+    from draft_service.model_drafter import ModelDrafter  # torch: only where a model is served
+
+MIN_SURVIVAL = 0.1  # until a gateway sends a budget
+
+log = logging.getLogger(__name__)
+
+
+class Drafter:
+    """The drafting core. ``model`` None: suffix guesses only."""
+
+    def __init__(
+        self, target: ModelInfo, limits: Limits, model: ModelDrafter | None = None
+    ) -> None:
+        self._target = target
+        self._limits = limits
+        self._model = model
+        self._calibration = Calibration()
+        self._budgets: dict[int, DraftBudget] = {}  # by stream
+        self._sequences: dict[Key, DraftSequence] = {}
+        self._fresh: dict[Key, DraftSequence] = {}  # not grown since their last commit
+        self._working: dict[Key, list[tuple[float, int]]] = {}  # frontiers for the model
+        self._lagging: dict[Key, DraftSequence] = {}  # to be prefilled in the background
+        self._due: dict[Key, DraftSequence] = {}  # have something to send
+        self._chunk_next = False
+        self._clock = WorkClock()
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    @property
+    def busy(self) -> bool:
+        """True while `draft` has something to do."""
+        return bool(self._fresh or self._working or self._lagging or self._due)
+
+    def handle(self, stream: int, request: Request) -> list[Answer]:
+        """Take in one message; what cannot be followed is answered per sequence."""
+        errors: list[SequenceError | None] = []
+        match request:
+            case OpenSequences(sequences):
+                errors = [self._open(stream, opened) for opened in sequences]
+            case Commits(commits):
+                errors = [self._commit(stream, commit) for commit in commits]
+            case DraftBudget():
+                self._budgets[stream] = request
+            case CloseSequences(closes):
+                for close in closes:
+                    sequence = self._find(stream, close.seq_id, close.incarnation)
+                    if sequence is not None:
+                        self._close(sequence)
+        refused = tuple(error for error in errors if error is not None)
+        return [Answer(stream, Nack(refused))] if refused else []
+
+    def end_stream(self, stream: int) -> None:
+        """Close all sequences of a stream."""
+        for sequence in [s for s in self._sequences.values() if s.key[0] == stream]:
+            self._close(sequence)
+        self._budgets.pop(stream, None)
+
+    def draft(self) -> list[Answer]:
+        """Do one piece of work: all suffix lookups that wait, or one pass of the model."""
+        if self._fresh:
+            self._ask_suffixes()
+        elif self._model is not None and (self._working or self._lagging):
+            try:
+                self._run(self._model)
+            except Exception:
+                log.exception("the draft model failed; suffix guesses go on without it")
+                self._drop_model(self._model)
+        return self._flush()
+
+    def _open(self, stream: int, opened: OpenSequence) -> SequenceError | None:
+        key = (stream, opened.seq_id)
+        known = self._sequences.get(key)
+        if known is not None:
+            if known.opened.incarnation > opened.incarnation:
+                return None
+            self._close(known)
+        if len(self._sequences) >= self._limits.max_sequences:
+            text = f"max_sequences is {self._limits.max_sequences}"
+            return _refusal(opened, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        try:
+            check_tokens("prompt", opened.prompt, self._target.vocab_size)
+            if opened.committed:
+                check_tokens("committed", opened.committed, self._target.vocab_size)
+        except InvalidField as error:
+            return _refusal(opened, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        sequence = DraftSequence(stream, opened, self._target, self._limits, self._calibration)
+        self._sequences[key] = self._fresh[key] = sequence
+        return None
+
+    def _commit(self, stream: int, commit: Commit) -> SequenceError | None:
+        sequence = self._find(stream, commit.seq_id, commit.incarnation)
+        if sequence is None:
+            return None  # closed or refused already: what is in flight for it is dropped
+        try:
+            if commit.tokens:
+                check_tokens("tokens", commit.tokens, self._target.vocab_size)
+        except InvalidField as error:
+            self._close(sequence)
+            return _refusal(commit, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if not sequence.follows(commit.position, commit.tokens):
+            self._close(sequence)
+            text = f"the commit does not continue the {len(sequence.tokens)} tokens known here"
+            return _refusal(commit, grpc.StatusCode.FAILED_PRECONDITION, text)
+        self._advance(sequence, commit)
+        return None
+
+    def _advance(self, sequence: DraftSequence, commit: Commit) -> None:
+        new = commit.tokens[len(sequence.tokens) - commit.position :]
+        if new:
+            moves = sequence.commit(new)
+            if self._model is not None:
+                self._model.move(sequence, moves)
+            self._working.pop(sequence.key, None)
+            self._due.pop(sequence.key, None)
+            self._fresh[sequence.key] = sequence
+        if commit.orphans:
+            sequence.resend(commit.orphans)
+            if sequence.has_unsent():
+                self._due[sequence.key] = sequence
+
+    def _find(self, stream: int, seq_id: int, incarnation: int) -> DraftSequence | None:
+        sequence = self._sequences.get((stream, seq_id))
+        if sequence is None or sequence.opened.incarnation != incarnation:
+            return None
+        return sequence
+
+    def _close(self, sequence: DraftSequence) -> None:
+        for index in (self._sequences, self._fresh, self._working, self._lagging, self._due):
+            index.pop(sequence.key, None)
+        if self._model is not None:
+            self._model.release(sequence)
+
+    def _budget(self, sequence: DraftSequence) -> DraftBudget:
+        default = DraftBudget(self._limits.max_nodes, self._limits.max_depth, MIN_SURVIVAL)
+        return self._budgets.get(sequence.key[0], default)
+
+    def _ask_suffixes(self) -> None:
+        started = perf_counter()
+        fresh, self._fresh = self._fresh, {}
+        for sequence in fresh.values():
+            self._grow(sequence)
+        self._clock.suffix += perf_counter() - started
+
+    def _run(self, model: ModelDrafter) -> None:
+        """One pass over frontiers or one chunk of prefill, in turns if both wait."""
+        started = perf_counter()
+        if self._lagging and (self._chunk_next or not self._working):
+            self._catch_up(model)
+        else:
+            self._extend(model)
+        self._chunk_next = not self._chunk_next
+        self._clock.model += perf_counter() - started
+        self._clock.passes += 1
+
+    def _extend(self, model: ModelDrafter) -> None:
+        frontiers = [(self._sequences[key], nodes) for key, nodes in self._working.items()]
+        evaluations = choose_evaluations(frontiers)
+        model.evaluate(evaluations)
+        for evaluation in evaluations:
+            evaluation.sequence.passes += 1
+            self._grow(evaluation.sequence)
+
+    def _catch_up(self, model: ModelDrafter) -> None:
+        """The sequence that waited longest gets a chunk and goes to the end of the line."""
+        key, sequence = next(iter(self._lagging.items()))
+        del self._lagging[key]
+        if model.can_follow(sequence) and model.prepare(sequence):
+            model.catch_up(sequence)
+            if model.lags(sequence):
+                self._lagging[key] = sequence
+
+    def _grow(self, sequence: DraftSequence) -> None:
+        """Make nodes of what is known now; decide whether the model goes on with them."""
+        budget = self._budget(sequence)
+        grow(sequence, budget)
+        nodes = [] if self._model is None else self._frontier(self._model, sequence, budget)
+        if nodes:
+            self._working[sequence.key] = nodes
+        else:
+            self._working.pop(sequence.key, None)
+            sequence.answered = True
+        if sequence.answered or (sequence.has_unsent() and _time_to_send(sequence.passes)):
+            self._due[sequence.key] = sequence
+
+    def _frontier(
+        self, model: ModelDrafter, sequence: DraftSequence, budget: DraftBudget
+    ) -> list[tuple[float, int]]:
+        """What the model shall look at now; a sequence that lags far behind is not waited for."""
+        if not model.can_follow(sequence):
+            return []
+        nodes = [entry for entry in frontier(sequence, budget) if model.reaches(sequence, entry[1])]
+        if not nodes or not model.prepare(sequence):
+            return []
+        if model.lags(sequence):
+            self._lagging[sequence.key] = sequence
+            return []
+        return nodes
+
+    def _drop_model(self, model: ModelDrafter) -> None:
+        self._model = None
+        for key in self._working:
+            self._sequences[key].answered = True
+            self._due[key] = self._sequences[key]
+        for sequence in self._sequences.values():
+            model.release(sequence)
+        self._working.clear()
+        self._lagging.clear()
+
+    def _flush(self) -> list[Answer]:
+        """One message per stream with all groups that are due."""
+        if not self._due:
+            return []
+        due, self._due = self._due, {}
+        timings, self._clock = self._clock.timings(), WorkClock()
+        return collect(due.values(), timings)
+
+
+def _time_to_send(passes: int) -> bool:
+    """After 0, 1, 2, 4, 8, ... passes: few messages, yet the first guesses go out at once."""
+    return passes & (passes - 1) == 0
+
+
+def _refusal(sequence: OpenSequence | Commit, code: grpc.StatusCode, text: str) -> SequenceError:
+    return SequenceError(sequence.seq_id, sequence.incarnation, code_number(code), text)

@@ -1,0 +1,111 @@
+"""Which guesses become nodes, and which nodes are worth a row of the draft model.
+
+Both go best first by survival: the product of calibrated confidences along the path. A threshold
+on survival decides how wide and how deep a tree gets; the bounds only guard memory and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+
+from draft_service.sequence import DraftSequence, Option
+from foredraft.wire.messages import DraftBudget
+
+ROWS_PER_PASS = 64  # of all sequences together
+NODES_PER_PASS = 4  # of one sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Nodes of one sequence to be run through the draft model, parents before children."""
+
+    sequence: DraftSequence
+    nodes: tuple[int, ...]
+
+
+def grow(sequence: DraftSequence, budget: DraftBudget) -> None:
+    """Make nodes of all options that survive well enough, best first."""
+    tree = sequence.tree
+    max_depth = sequence.depth_limit(budget.max_depth)
+    max_nodes = min(budget.max_nodes_per_sequence, tree.max_nodes)
+    numbers = count()
+    heap: list[tuple[float, int, int, int, Option]] = []
+
+    def push_options(parent_id: int) -> None:
+        depth = tree.depth(parent_id) + 1
+        if depth > max_depth:
+            return
+        above = tree.survival(parent_id)
+        for option in sequence.open_options(parent_id, budget.min_survival):
+            survival = above * sequence.calibration.estimate(option.bucket)
+            if survival >= budget.min_survival:
+                heappush(heap, (-survival, depth, next(numbers), parent_id, option))
+
+    for parent_id in [tree.root_id, *tree.nodes]:
+        push_options(parent_id)
+    while heap and len(tree) < max_nodes:
+        *_, parent_id, option = heappop(heap)
+        chance = sequence.calibration.estimate(option.bucket)
+        confidence = min(chance, sequence.open_mass(parent_id))
+        if confidence <= 0.0 or tree.survival(parent_id) * confidence < budget.min_survival:
+            continue
+        node_id = sequence.add(parent_id, option, confidence)
+        if node_id is not None:
+            push_options(node_id)
+
+
+def frontier(sequence: DraftSequence, budget: DraftBudget) -> list[tuple[float, int]]:
+    """Nodes that the draft model has not seen and should, as (worth, node id), best first.
+
+    A node is worth the probability that the target gets there and then leaves the tree.
+    """
+    tree = sequence.tree
+    max_depth = sequence.depth_limit(budget.max_depth)
+    if len(tree) >= min(budget.max_nodes_per_sequence, tree.max_nodes):
+        return []
+    worths = [
+        (tree.survival(node_id) * sequence.open_mass(node_id), node_id)
+        for node_id in (tree.root_id, *tree.nodes)
+        if node_id not in sequence.evaluated
+        and tree.depth(node_id) < max_depth
+        and not sequence.is_end(node_id)
+    ]
+    wanted = [entry for entry in worths if entry[0] > 0 and entry[0] >= budget.min_survival]
+    return sorted(wanted, key=lambda entry: -entry[0])
+
+
+def choose_evaluations(
+    frontiers: Sequence[tuple[DraftSequence, list[tuple[float, int]]]],
+) -> list[Evaluation]:
+    """The rows of one pass: the best frontier nodes over all sequences, and their ancestors."""
+    ranked = sorted(
+        (
+            (-worth, order, node_id)
+            for order, (_, nodes) in enumerate(frontiers)
+            for worth, node_id in nodes[:NODES_PER_PASS]
+        ),
+    )
+    chosen: dict[int, list[int]] = {}
+    rows = 0
+    for _, order, node_id in ranked:
+        sequence = frontiers[order][0]
+        nodes = chosen.get(order, [])
+        missing = [node for node in _unfed(sequence, node_id) if node not in nodes]
+        added = len(missing)
+        if sequence.tree.root_id in missing:
+            added += sequence.unfed - 1  # committed tokens before the root
+        if rows and rows + added > ROWS_PER_PASS:
+            continue
+        rows += added
+        chosen[order] = nodes + missing
+    return [Evaluation(frontiers[order][0], tuple(nodes)) for order, nodes in chosen.items()]
+
+
+def _unfed(sequence: DraftSequence, node_id: int) -> list[int]:
+    """The node and its ancestors without KV, the root included, topmost first."""
+    tree = sequence.tree
+    line = [tree.root_id, *tree.lineage(node_id)]
+    return [node for node in line if node not in sequence.evaluated]

@@ -1,0 +1,44 @@
+"""What the draft service says it is, and whether a draft model fits the target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from foredraft.engine.model_config import read_model_config
+from foredraft.tokenizer_hash import tokenizer_identity
+from foredraft.wire.messages import ModelInfo
+
+
+def read_target(directory: Path) -> ModelInfo:
+    """The served model's identity, from its small files alone.
+
+    Raises:
+        UnsupportedModel: the directory holds no model that the engine can run.
+    """
+    config = read_model_config(directory)
+    tokenizer = tokenizer_identity(directory)
+    return ModelInfo(
+        model_id=directory.name,
+        tokenizer_hash=tokenizer.hash,
+        vocab_size=min(tokenizer.vocab_size, config.vocab_rows),
+        context_length=config.context_length,
+        eos_token_ids=config.eos_token_ids,
+    )
+
+
+def mismatch(draft: Path, target: ModelInfo) -> str | None:
+    """Why the model in ``draft`` cannot guess for ``target``; None if it can.
+
+    Row counts may differ (padding), and so may the context: only the ids must mean the same.
+    """
+    if tokenizer_identity(draft).hash != target.tokenizer_hash:
+        return f"the tokenizer of draft {draft.name} is not that of target {target.model_id}"
+    return None
+
+
+def announced(target: ModelInfo, draft: ModelInfo | None) -> ModelInfo:
+    """What a handshake shows: the target's vocabulary, the draft's name if there is one."""
+    if draft is None:
+        return target
+    return replace(target, model_id=draft.model_id, dtype=draft.dtype)

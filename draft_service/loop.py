@@ -1,0 +1,105 @@
+"""The engine thread of the draft service.
+
+A model pass on the event loop would hold up every stream and health check, so all drafting
+happens here. Messages come in through a queue; whatever piled up during a piece of work is taken
+in before the next piece, so that nothing is drafted for a root that is already old.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from draft_service.answers import Answer
+from draft_service.drafter import Drafter
+from foredraft.wire.codec.draft import Request
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """The gateway is gone: its sequences are closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """The thread ends."""
+
+
+class DraftLoop:
+    """Runs a drafter in a thread of its own.
+
+    ``deliver`` and ``fail`` are called in that thread: with answers as they appear, and with the
+    streams that lost their sequences to a fault in the drafter.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        deliver: Callable[[list[Answer]], None],
+        fail: Callable[[set[int]], None],
+    ) -> None:
+        self._drafter = drafter
+        self._deliver = deliver
+        self._fail = fail
+        self._streams: set[int] = set()
+        self._inbox: SimpleQueue[tuple[int, Request | StreamEnded] | _Stop] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="draft-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, stream: int, message: Request | StreamEnded) -> None:
+        """Hand a message to the thread; never blocks."""
+        self._inbox.put((stream, message))
+
+    def stop(self) -> None:
+        """End the thread after the piece of work at hand."""
+        self._inbox.put(_Stop())
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                if not self._take_in():
+                    return
+                self._send(self._drafter.draft())
+            except Exception:
+                log.exception("drafting failed; its streams are ended")
+                self._give_up()
+
+    def _take_in(self) -> bool:
+        """Handle all waiting messages, or wait for one if there is no work; False to stop."""
+        wait = not self._drafter.busy
+        while True:
+            try:
+                item = self._inbox.get(block=wait)
+            except Empty:
+                return True
+            if isinstance(item, _Stop):
+                return False
+            self._handle(*item)
+            wait = False
+
+    def _handle(self, stream: int, message: Request | StreamEnded) -> None:
+        if isinstance(message, StreamEnded):
+            self._streams.discard(stream)
+            self._drafter.end_stream(stream)
+            return
+        self._streams.add(stream)
+        self._send(self._drafter.handle(stream, message))
+
+    def _send(self, answers: list[Answer]) -> None:
+        if answers:
+            self._deliver(answers)
+
+    def _give_up(self) -> None:
+        """Drop all sequences: gateways open them again on new streams."""
+        streams, self._streams = self._streams, set()
+        for stream in streams:
+            self._drafter.end_stream(stream)
+        self._fail(streams)

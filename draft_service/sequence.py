@@ -1,0 +1,205 @@
+"""One sequence as the drafter sees it: its text, its tree and the guesses still open.
+
+All of it can be made again from the committed tokens, so nothing here is ever saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draft_service.draft_kv import DraftKV, Move
+from draft_service.suffix_cache import MAX_MATCH, SuffixCache
+from foredraft.params import Speculation
+from foredraft.policy.calibration import Bucket, Calibration, SequenceCalibration, suffix_bucket
+from foredraft.tree.node_id import child_id
+from foredraft.tree.token_tree import Added, TokenTree
+from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence
+
+WIDTH = 3  # different guesses of one source at one place
+
+Key = tuple[int, int]  # stream of the gateway, seq_id
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A token that may follow a node; it becomes a node if its survival is high enough.
+
+    ``match`` and ``position`` are those of a suffix guess (see `Continuation`).
+    """
+
+    token: int
+    bucket: Bucket
+    match: int = 0
+    position: int = -1
+
+
+class DraftSequence:
+    """State of one sequence. ``answered``: all nodes below the root are found and sent."""
+
+    def __init__(
+        self,
+        stream: int,
+        opened: OpenSequence,
+        target: ModelInfo,
+        limits: Limits,
+        service: Calibration,
+    ) -> None:
+        self.key: Key = (stream, opened.seq_id)
+        self.opened = opened
+        self.tokens = [*opened.prompt, *opened.committed]
+        self.largest_token = max(self.tokens)
+        self.tree = TokenTree(
+            opened.seq_id, opened.incarnation, self.tokens, limits.max_nodes, limits.max_depth
+        )
+        self.calibration = SequenceCalibration(service)
+        self.options: dict[int, list[Option]] = {}  # by parent, in the tree or not
+        self.evaluated: set[int] = set()  # nodes whose options the draft model has given
+        self.answered = False
+        self.passes = 0  # of the draft model since the last commit
+        self.kv: DraftKV | None = None
+        self.wants_model = opened.speculation in (Speculation.MODEL, Speculation.AUTO)
+        wants_suffix = opened.speculation in (Speculation.SUFFIX, Speculation.AUTO)
+        self._cache = SuffixCache(self.tokens) if wants_suffix else None
+        self._trails: dict[int, Option] = {}  # how suffix nodes came about
+        self._looked_up: set[int] = set()  # nodes for which the suffix cache was asked
+        self._unsent: list[int] = []
+        self._context_length = target.context_length
+        eos = () if opened.params.ignore_eos else target.eos_token_ids
+        self._ends = frozenset((*opened.params.stop_token_ids, *eos))
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still come: no guess can be worth more."""
+        generated = len(self.tokens) - len(self.opened.prompt)
+        return min(
+            self.opened.params.max_tokens - generated, self._context_length - len(self.tokens)
+        )
+
+    @property
+    def unfed(self) -> int:
+        """Committed tokens that the draft model has no KV entries for."""
+        return len(self.tokens) - (0 if self.kv is None else self.kv.fed)
+
+    def depth_limit(self, max_depth: int) -> int:
+        """Deepest useful node: the target adds the very last token itself."""
+        return min(max_depth, self.tree.max_depth, self.remaining - 1)
+
+    def follows(self, position: int, tokens: Sequence[int]) -> bool:
+        """True if these tokens, from ``position`` on, agree with ours and leave no gap."""
+        if position > len(self.tokens):
+            return False
+        known = self.tokens[position : position + len(tokens)]
+        return known == list(tokens[: len(known)])
+
+    def commit(self, tokens: Sequence[int]) -> list[Move]:
+        """Re-root behind new tokens and learn from them; returns what to move in the KV."""
+        before = len(self.tokens)
+        path = self._settle(tokens)
+        self.tokens += tokens
+        self.largest_token = max(self.largest_token, *tokens)
+        self.tree.advance(tokens)
+        if self._cache is not None:
+            self._cache.append(tokens)
+        self._forget()
+        self.answered = False
+        self.passes = 0
+        return [] if self.kv is None else self.kv.commit(path, before, self.tree.nodes)
+
+    def open_options(self, parent_id: int, min_survival: float) -> list[Option]:
+        """Guesses for what follows the root or a node; the suffix cache is asked once."""
+        if self.is_end(parent_id):
+            return []
+        options = self.options.setdefault(parent_id, [])
+        if self._cache is not None and parent_id not in self._looked_up:
+            self._looked_up.add(parent_id)
+            options += self._suffix_options(self._cache, parent_id, min_survival)
+        return options
+
+    def add(self, parent_id: int, option: Option, confidence: float) -> int | None:
+        """Make a node of an option; None if it is one already."""
+        source = option.bucket.source
+        if self.tree.add(parent_id, option.token, confidence, source) is not Added.NEW:
+            return None
+        node_id = child_id(parent_id, option.token)
+        self._unsent.append(node_id)
+        if option.match:
+            self._trails[node_id] = option
+        return node_id
+
+    def is_end(self, node_id: int) -> bool:
+        """True if nothing can follow the node: it ends the sequence."""
+        return node_id != self.tree.root_id and self.tree.nodes[node_id].token in self._ends
+
+    def open_mass(self, node_id: int) -> float:
+        """Probability that the target's next token is none of the node's children."""
+        nodes = self.tree.nodes
+        return 1.0 - sum(nodes[child].confidence for child in self.tree.children(node_id))
+
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def resend(self, orphans: Sequence[int]) -> None:
+        """The verifier lacks these nodes: send their paths and subtrees again."""
+        wanted = set(self._unsent)
+        for orphan in orphans:
+            if orphan in self.tree.nodes:
+                wanted.update(self.tree.lineage(orphan))
+                wanted.update(node.id for node in self.tree.walk(orphan))
+        self._unsent = [node.id for node in self.tree.walk() if node.id in wanted]
+
+    def take_group(self) -> NodeGroup:
+        """The nodes that were not sent yet, parents before children."""
+        nodes = [self.tree.nodes[node_id] for node_id in self._unsent]
+        self._unsent = []
+        return NodeGroup(
+            seq_id=self.opened.seq_id,
+            incarnation=self.opened.incarnation,
+            root_id=self.tree.root_id,
+            complete=self.answered,
+            tokens=tuple(node.token for node in nodes),
+            parent_ids=tuple(node.parent_id for node in nodes),
+            confidences=tuple(node.confidence for node in nodes),
+            sources=tuple(node.source for node in nodes),
+        )
+
+    def _settle(self, tokens: Sequence[int]) -> list[int]:
+        """Teach the calibration what became of the options along the committed path.
+
+        Returns the ids of the committed tokens. Options that never became nodes teach too:
+        without them a source that was given up could not come back.
+        """
+        parent_id = self.tree.root_id
+        path: list[int] = []
+        for token in tokens:
+            for option in self.options.get(parent_id, ()):
+                self.calibration.observe(option.bucket, option.token == token)
+            parent_id = child_id(parent_id, token)
+            path.append(parent_id)
+        return path
+
+    def _forget(self) -> None:
+        """Drop what belongs to nodes that are gone."""
+        alive = self.tree.nodes.keys() | {self.tree.root_id}
+        self.options = {node: self.options[node] for node in self.options if node in alive}
+        self._trails = {node: self._trails[node] for node in self._trails if node in alive}
+        self.evaluated &= alive
+        self._looked_up &= alive
+        self._unsent = [node for node in self._unsent if node in self.tree.nodes]
+
+    def _suffix_options(
+        self, cache: SuffixCache, parent_id: int, min_survival: float
+    ) -> list[Option]:
+        trail = self._trails.get(parent_id)
+        if trail is not None:
+            match, position = min(trail.match + 1, MAX_MATCH), trail.position + 1
+            bucket = suffix_bucket(match, 0)
+            left = self.tree.survival(parent_id) * (1.0 - self.calibration.estimate(bucket))
+            if left < min_survival:  # alternatives would not be worth a look
+                path = [] if position < len(cache) else self.tree.path(parent_id)
+                return [Option(cache.follow(position, path), bucket, match, position)]
+        path = self.tree.path(parent_id)
+        return [
+            Option(found.token, suffix_bucket(found.match, rank), found.match, found.position)
+            for rank, found in enumerate(cache.propose(path, WIDTH))
+        ]

@@ -1,0 +1,193 @@
+"""The gRPC edge of the draft service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from draft_service.answers import Answer
+from draft_service.drafter import Drafter
+from draft_service.identity import announced, mismatch, read_target
+from draft_service.loop import DraftLoop, StreamEnded
+from draft_service.outbox import Outbox
+from foredraft.config import DraftConfig
+from foredraft.v1 import draft_pb2 as pb
+from foredraft.v1 import draft_pb2_grpc
+from foredraft.wire.channel import bind, private_server
+from foredraft.wire.codec.draft import decode_request, encode_handshake, encode_response
+from foredraft.wire.codec.nodes import encode_nodes
+from foredraft.wire.errors import Failed, Unavailable
+from foredraft.wire.health import Health
+from foredraft.wire.interceptor import ErrorInterceptor
+from foredraft.wire.messages import Limits, Nack, NodeBlock, NodeBlocks, WorkerIdentity
+from foredraft.wire.serving import serve_until_stopped
+
+SERVICE = "foredraft.v1.DraftService"
+SWITCH_SECONDS = 0.0005  # the event loop must not wait long for the engine thread's lock
+SHUTTING_DOWN = "the draft service is shutting down"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What is loaded before the service answers."""
+
+    identity: WorkerIdentity
+    drafter: Drafter
+
+
+class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
+    """Streams of gateways on one side, the engine thread on the other."""
+
+    def __init__(self) -> None:
+        self._identity: WorkerIdentity | None = None
+        self._engine: DraftLoop | None = None
+        self._outboxes: dict[int, Outbox[pb.ProposeResponse]] = {}
+        self._numbers = itertools.count(1)
+        self._events = asyncio.get_running_loop()
+        self._draining = False
+
+    def begin(self, engine: Engine) -> None:
+        """From now on calls are answered."""
+        self._identity = engine.identity
+        self._engine = DraftLoop(engine.drafter, self._deliver, self._fail)
+        self._engine.start()
+
+    async def drain(self) -> None:
+        """End all streams and take no new ones."""
+        self._draining = True
+        for outbox in self._outboxes.values():
+            outbox.end(Unavailable(SHUTTING_DOWN))
+
+    async def stop(self) -> None:
+        """End the engine thread."""
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.stop)
+
+    async def Handshake(
+        self, request: pb.DraftServiceHandshakeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DraftServiceHandshakeResponse:
+        return encode_handshake(self._ready()[0])
+
+    async def Propose(
+        self,
+        request_iterator: AsyncIterator[pb.ProposeRequest],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[pb.ProposeResponse]:
+        _, engine = self._ready()
+        stream = next(self._numbers)
+        outbox = self._outboxes[stream] = Outbox()
+        reading = asyncio.create_task(self._read(stream, request_iterator, engine, outbox))
+        try:
+            async for response in outbox.read():
+                yield response
+        finally:
+            del self._outboxes[stream]
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+            engine.post(stream, StreamEnded())
+
+    def _ready(self) -> tuple[WorkerIdentity, DraftLoop]:
+        if self._draining:
+            raise Unavailable(SHUTTING_DOWN)
+        if self._identity is None or self._engine is None:
+            raise Unavailable("the draft service is still loading")
+        return self._identity, self._engine
+
+    async def _read(
+        self,
+        stream: int,
+        requests: AsyncIterator[pb.ProposeRequest],
+        engine: DraftLoop,
+        outbox: Outbox[pb.ProposeResponse],
+    ) -> None:
+        try:
+            async for wire in requests:
+                request, errors = decode_request(wire)
+                if errors:
+                    outbox.put(encode_response(Nack(errors)))
+                engine.post(stream, request)
+        except Exception as error:
+            outbox.end(error)
+        else:
+            outbox.end()
+
+    def _deliver(self, answers: list[Answer]) -> None:
+        """In the engine thread: encode there, so that the event loop only writes."""
+        encoded = [(answer.stream, _encode(answer)) for answer in answers]
+        self._events.call_soon_threadsafe(self._put, encoded)
+
+    def _put(self, encoded: list[tuple[int, pb.ProposeResponse]]) -> None:
+        for stream, response in encoded:
+            outbox = self._outboxes.get(stream)
+            if outbox is not None:
+                outbox.put(response)
+
+    def _fail(self, streams: set[int]) -> None:
+        self._events.call_soon_threadsafe(self._end, streams)
+
+    def _end(self, streams: set[int]) -> None:
+        for stream in streams & self._outboxes.keys():
+            text = "drafting failed: open the sequences again"
+            self._outboxes[stream].end(Failed(grpc.StatusCode.ABORTED, text))
+
+
+async def serve(config: DraftConfig) -> None:
+    """Serve drafts until SIGTERM or SIGINT."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    servicer = DraftServicer()
+    server = private_server([ErrorInterceptor()])
+    draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server)
+    log.info("listening on %s", bind(server, config.listen))
+    health = Health(SERVICE)
+
+    async def work() -> None:
+        servicer.begin(await asyncio.to_thread(load, config))
+        await health.set_serving(True)
+
+    try:
+        await serve_until_stopped(server, health, work(), drain=servicer.drain)
+    finally:
+        await servicer.stop()
+
+
+def load(config: DraftConfig) -> Engine:
+    """Read the target's identity and load the draft model, if there is one that fits."""
+    target = read_target(config.target)
+    limits = Limits(config.max_sequences, config.max_nodes, config.max_depth)
+    reason = None if config.engine is None else mismatch(config.engine.model, target)
+    if reason is not None:
+        log.warning("%s: only suffix drafts are served", reason)
+    if config.engine is None or reason is not None:
+        return Engine(WorkerIdentity(announced(target, None), limits), Drafter(target, limits))
+    # Imported here: a service of suffix drafts alone starts without torch.
+    from draft_service.model_drafter import ModelDrafter
+    from foredraft.engine.runner import ModelRunner
+
+    runner = ModelRunner.load(config.engine)
+    model = ModelDrafter(runner, target)
+    model.warm_up()
+    limits = Limits(
+        config.max_sequences, config.max_nodes, config.max_depth, runner.kv.total_blocks
+    )
+    identity = WorkerIdentity(announced(target, runner.info), limits)
+    return Engine(identity, Drafter(target, limits, model))
+
+
+def _encode(answer: Answer) -> pb.ProposeResponse:
+    if isinstance(answer.content, Nack):
+        return encode_response(answer.content)
+    blocks = tuple(
+        NodeBlock(worker, encode_nodes(batch)) for worker, batch in answer.content.batches.items()
+    )
+    return encode_response(NodeBlocks(blocks, answer.content.timings))

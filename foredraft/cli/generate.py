@@ -1,0 +1,93 @@
+"""``foredraft generate``: one answer from a running stack."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from foredraft.cli.options import (
+    DEFAULT_GRPC_PORT,
+    Subparsers,
+    add_command,
+    add_speculation_flag,
+)
+from foredraft.cli.until_signal import run_until_signal
+
+_INTERRUPTED = 130
+# Sampling flags are the SDK's keyword arguments; one that is not given is left to its default.
+_NUMBERS = {
+    "max_tokens": int,
+    "min_tokens": int,
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "seed": int,
+}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "generate", "stream one answer from a running stack", run)
+    parser.add_argument("prompt", metavar="PROMPT")
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", default=f"127.0.0.1:{DEFAULT_GRPC_PORT}", help="gateway"
+    )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--chat", action="store_true", help="apply the chat template (the default)")
+    kind.add_argument("--raw", action="store_true", help="continue the text as it stands")
+    parser.add_argument("--stats", action="store_true", help="end with a line of statistics")
+    add_sampling_flags(parser)
+    add_speculation_flag(parser, default=None)
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampling", argument_default=argparse.SUPPRESS)
+    for name, kind in _NUMBERS.items():
+        group.add_argument(_flag(name), type=kind, metavar=kind.__name__.upper())
+    group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text")
+    group.add_argument("--stop-token-ids", type=int, nargs="+", metavar="ID", help="end at these")
+    group.add_argument(
+        "--logit-bias", type=_read_bias, action="append", metavar="ID=BIAS", help="add to a logit"
+    )
+    group.add_argument("--ignore-eos", action="store_true", help="go on at the end of the text")
+
+
+def sampling_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """What was given on the command line, as keyword arguments of the SDK."""
+    names = [*_NUMBERS, "stop", "stop_token_ids", "logit_bias", "ignore_eos"]
+    given = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    if "logit_bias" in given:
+        given["logit_bias"] = dict(given["logit_bias"])
+    return given
+
+
+def prompt_arguments(text: str, *, raw: bool) -> dict[str, Any]:
+    return {"prompt": text} if raw else {"messages": [{"role": "user", "content": text}]}
+
+
+def run(args: argparse.Namespace) -> int:
+    request = prompt_arguments(args.prompt, raw=args.raw) | sampling_arguments(args)
+    if args.speculation is not None:
+        request["speculation"] = args.speculation
+    return run_until_signal(_generate(args.address, request, args.stats), _INTERRUPTED)
+
+
+async def _generate(address: str, request: dict[str, Any], show_stats: bool) -> int:
+    from foredraft.cli.answer import stream_answer
+
+    await stream_answer(address, request, show_stats)
+    return 0
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _read_bias(text: str) -> tuple[int, float]:
+    token, separator, bias = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"must be ID=BIAS, for example 42=-100, not {text}")
+    return int(token), float(bias)

@@ -1,0 +1,94 @@
+"""Flags that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from foredraft.cli.faults import CommandError
+from foredraft.config import DTYPES
+from foredraft.models.catalog import DEFAULT_MODEL
+from foredraft.models.fetch import ModelError
+from foredraft.models.resolve import resolve_model
+from foredraft.params import InvalidField, Speculation
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+DEFAULT_GRPC_PORT = 50051
+
+
+def add_command(
+    subparsers: Subparsers, name: str, text: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    """A subcommand whose one-line ``text`` stands in both helps."""
+    parser = subparsers.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        metavar="DIR|ID",
+        default=DEFAULT_MODEL,
+        help="the target: a Hugging Face directory of a Llama model, or a known id",
+    )
+    parser.add_argument(
+        "--draft",
+        metavar="DIR|none",
+        default="none",
+        help="the draft model, likewise; none leaves the suffix cache",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="how weights are held")
+    parser.add_argument(
+        "--max-nodes", type=positive_int, metavar="N", default=64, help="most guesses in a tree"
+    )
+    add_speculation_flag(parser, default="auto")
+
+
+def add_speculation_flag(parser: argparse.ArgumentParser, default: str | None) -> None:
+    parser.add_argument(
+        "--speculation",
+        choices=[mode.name.lower() for mode in Speculation],
+        default=default,
+        help="where guesses may come from; the text is the same with each",
+    )
+
+
+def positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def port_number(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**16:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, not {value}")
+    return value
+
+
+def read_speculation(name: str, draft: str) -> Speculation:
+    """Refuses a mode that the other flags make impossible."""
+    mode = Speculation[name.upper()]
+    if mode is Speculation.MODEL and draft == "none":
+        raise InvalidField("--draft", "a model directory or id with --speculation model")
+    return mode
+
+
+def find_model(name: str) -> Path:
+    try:
+        return resolve_model(name)
+    except ModelError as error:
+        raise CommandError(str(error)) from error
+
+
+def find_draft(name: str) -> Path | None:
+    return None if name == "none" else find_model(name)

@@ -1,0 +1,180 @@
+"""``foredraft serve draft|verify|gateway``: one of the three processes, every setting a flag."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import importlib
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from foredraft.cli.faults import CommandError
+from foredraft.cli.logs import add_log_level_flag, configure_logging
+from foredraft.cli.options import (
+    Subparsers,
+    add_command,
+    add_speculation_flag,
+    find_draft,
+    find_model,
+    positive_int,
+)
+from foredraft.config import DTYPES, DraftConfig, EngineConfig, GatewayConfig, VerifyConfig
+from foredraft.models.catalog import DEFAULT_MODEL
+from foredraft.params import Speculation
+
+logger = logging.getLogger(__name__)
+
+_WORKER_PACKAGES = {"torch", "transformers", "safetensors", "numpy"}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "serve", "run one of the three processes", _run)
+    roles = parser.add_subparsers(title="processes", metavar="PROCESS", required=True)
+    _add_verify(roles)
+    _add_draft(roles)
+    _add_gateway(roles)
+
+
+def _add_verify(roles: Subparsers) -> None:
+    parser = _add_role(roles, "verify", "the target model", _verify_config)
+    _add_listen(parser)
+    parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="the target")
+    _add_engine_flags(parser)
+    _add_limits(parser, VerifyConfig)
+
+
+def _add_draft(roles: Subparsers) -> None:
+    parser = _add_role(roles, "draft", "the guesses", _draft_config)
+    _add_listen(parser)
+    parser.add_argument("--target", metavar="DIR|ID", default=DEFAULT_MODEL, help="guess for this")
+    parser.add_argument(
+        "--model", metavar="DIR|ID|none", default="none", help="the draft model; none: suffix only"
+    )
+    _add_engine_flags(parser)
+    _add_limits(parser, DraftConfig)
+
+
+def _add_gateway(roles: Subparsers) -> None:
+    parser = _add_role(roles, "gateway", "the public door", _gateway_config)
+    parser.add_argument("--grpc-listen", metavar="HOST:PORT", required=True, help="listen here")
+    parser.add_argument(
+        "--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="whose tokenizer to use"
+    )
+    parser.add_argument("--verify", metavar="ADDRESS", required=True, help="the verify service")
+    parser.add_argument("--draft", metavar="ADDRESS", help="the draft service, if there is one")
+    add_speculation_flag(parser, default="auto")
+    _add_counts(parser, GatewayConfig, {"max_nodes": "most guesses in a tree"})
+    _add_counts(parser, GatewayConfig, {"max_hold_us": "longest wait of a step for guesses"})
+
+
+def _add_role(
+    roles: Subparsers, name: str, text: str, make_config: Callable[[argparse.Namespace], Any]
+) -> argparse.ArgumentParser:
+    parser = add_command(roles, name, text, _run)
+    parser.set_defaults(role=name, make_config=make_config)
+    parser.add_argument(
+        "--exit-with-parent", action="store_true", help="end when standard input is closed"
+    )
+    add_log_level_flag(parser)
+    return parser
+
+
+def _add_listen(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--listen", metavar="ADDRESS", required=True, help="HOST:PORT or unix:PATH")
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="how weights are held")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N")
+    counts = {"threads": "computing threads", "kv_memory_mib": "memory for keys and values"}
+    _add_counts(parser, EngineConfig, counts)
+
+
+def _add_limits(parser: argparse.ArgumentParser, config: type) -> None:
+    counts = {
+        "max_sequences": "most sequences at once",
+        "max_nodes": "most guesses in a tree",
+        "max_depth": "longest path of guesses",
+    }
+    _add_counts(parser, config, counts)
+
+
+def _add_counts(parser: argparse.ArgumentParser, config: type, texts: dict[str, str]) -> None:
+    """One flag per whole-number field of ``config``, with the field's default."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    for name, text in texts.items():
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=positive_int, metavar="N", default=defaults[name], help=text)
+
+
+def _verify_config(args: argparse.Namespace) -> VerifyConfig:
+    return VerifyConfig(
+        listen=args.listen,
+        engine=_engine_config(args),
+        max_sequences=args.max_sequences,
+        max_nodes=args.max_nodes,
+        max_depth=args.max_depth,
+    )
+
+
+def _draft_config(args: argparse.Namespace) -> DraftConfig:
+    return DraftConfig(
+        listen=args.listen,
+        target=find_model(args.target),
+        engine=None if find_draft(args.model) is None else _engine_config(args),
+        max_sequences=args.max_sequences,
+        max_nodes=args.max_nodes,
+        max_depth=args.max_depth,
+    )
+
+
+def _gateway_config(args: argparse.Namespace) -> GatewayConfig:
+    return GatewayConfig(
+        grpc_listen=args.grpc_listen,
+        model=find_model(args.model),
+        verify=args.verify,
+        draft=args.draft,
+        speculation=Speculation[args.speculation.upper()],
+        max_nodes=args.max_nodes,
+        max_hold_us=args.max_hold_us,
+    )
+
+
+def _engine_config(args: argparse.Namespace) -> EngineConfig:
+    return EngineConfig(
+        model=find_model(args.model),
+        dtype=args.dtype,
+        device=args.device,
+        threads=args.threads,
+        kv_memory_mib=args.kv_memory_mib,
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    configure_logging(args.role, args.log_level)
+    if args.exit_with_parent:
+        from foredraft.supervisor.child import end_with_parent
+
+        end_with_parent()
+    config = args.make_config(args)
+    serve = _load_serve(args.role)
+    try:
+        asyncio.run(serve(config))
+    except Exception as error:
+        logger.exception("the process ends")
+        raise CommandError(f"{args.role} failed: {error}") from error
+    return 0
+
+
+def _load_serve(role: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    package = "gateway" if role == "gateway" else f"{role}_service"
+    try:
+        module = importlib.import_module(f"{package}.server")
+    except ModuleNotFoundError as error:
+        if error.name not in _WORKER_PACKAGES:
+            raise
+        raise CommandError(f"{role} needs {error.name}: pip install 'foredraft[worker]'") from error
+    serve: Callable[[Any], Coroutine[Any, Any, None]] = module.serve
+    return serve

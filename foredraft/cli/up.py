@@ -1,0 +1,92 @@
+"""``foredraft up``: the three processes, until a signal."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from foredraft.cli.faults import CommandError
+from foredraft.cli.logs import add_log_level_flag, configure_logging
+from foredraft.cli.options import (
+    DEFAULT_GRPC_PORT,
+    Subparsers,
+    add_command,
+    add_model_flags,
+    find_draft,
+    find_model,
+    port_number,
+    read_speculation,
+)
+from foredraft.cli.until_signal import run_until_signal
+from foredraft.config import StackConfig
+from foredraft.params import Unsupported
+
+_SCHEDULES = ("auto", "serial", "held", "free")
+_LATER_SCHEDULES = ("held", "free")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(subparsers, "up", "start draft, verify and gateway and serve", run)
+    parser.add_argument("--grpc-host", metavar="HOST", default="127.0.0.1", help="listen here")
+    parser.add_argument(
+        "--grpc-port",
+        metavar="N",
+        type=port_number,
+        default=DEFAULT_GRPC_PORT,
+        help="listen here; 0 is any free port",
+    )
+    parser.add_argument("--http-port", metavar="M", type=port_number, help="not supported yet")
+    add_model_flags(parser)
+    parser.add_argument(
+        "--restart", choices=("on", "off"), default="on", help="start a process that died again"
+    )
+    parser.add_argument(
+        "--schedule",
+        choices=_SCHEDULES,
+        default="auto",
+        help="when guesses are made: serial is draft, then verify; auto is serial in this version; "
+        "held and free are not supported yet",
+    )
+    add_log_level_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.http_port is not None:
+        raise Unsupported("--http-port")
+    if args.schedule in _LATER_SCHEDULES:
+        raise Unsupported(f"--schedule {args.schedule}")
+    configure_logging("supervisor", args.log_level)
+    config = dataclasses.replace(
+        stack_config(args, args.grpc_host, args.grpc_port),
+        restart=args.restart == "on",
+        log_level=args.log_level,
+    )
+    return run_until_signal(_serve(config), interrupted=0)
+
+
+def stack_config(args: argparse.Namespace, host: str, port: int) -> StackConfig:
+    """What the shared model flags ask for; fetches a known model that is not there yet."""
+    speculation = read_speculation(args.speculation, args.draft)
+    return StackConfig(
+        grpc_host=host,
+        grpc_port=port,
+        model=find_model(args.model),
+        draft=find_draft(args.draft),
+        speculation=speculation,
+        dtype=args.dtype,
+        max_nodes=args.max_nodes,
+    )
+
+
+async def _serve(config: StackConfig) -> int:
+    from foredraft.supervisor.stack import StackError, running_stack
+
+    try:
+        async with running_stack(config) as stack:
+            print(*(f"{name} pid={pid}" for name, pid in stack.pids().items()), flush=True)
+            await stack.ready()
+            print(f"ready grpc={stack.address}", flush=True)
+            await stack.failure()
+    except StackError as error:
+        raise CommandError(str(error)) from error
+    return 0

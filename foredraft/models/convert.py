@@ -1,0 +1,35 @@
+"""Turn a GGUF file into a Hugging Face model directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save_file
+
+from foredraft.models.gguf_reader import GgufFile
+from foredraft.models.gguf_tokenizer import build_tokenizer, tokenizer_config
+from foredraft.models.gguf_weights import llama_config, llama_weights
+
+
+def convert_gguf(source: Path, destination: Path) -> None:
+    """Write the model in ``source`` to the existing directory ``destination``."""
+    file = GgufFile(source)
+    config = llama_config(file)
+    _write_json(destination / "config.json", config)
+    _write_json(destination / "generation_config.json", _generation_config(config))
+    _write_json(destination / "tokenizer_config.json", tokenizer_config(file))
+    build_tokenizer(file).save(str(destination / "tokenizer.json"))
+    weights = destination / "model.safetensors"
+    save_file(llama_weights(file), weights, metadata={"format": "pt"})
+    weights.chmod(0o644)  # it is made for its owner only, but a cache may be shared
+
+
+def _generation_config(config: dict[str, Any]) -> dict[str, Any]:
+    ids = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {"_from_model_config": True} | {name: config[name] for name in ids}
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

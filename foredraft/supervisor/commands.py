@@ -1,0 +1,48 @@
+"""The command line and environment of each of the three processes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from foredraft.config import StackConfig, usable_cores, worker_environment
+from foredraft.supervisor.child import Child
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Computing threads of the workers: two processes on one core stall each other's steps."""
+
+    verify: int
+    draft: int
+
+
+def share_cores(cores: int, drafting_model: bool) -> Threads:
+    """All cores for the target, or all but one if a draft model runs beside it."""
+    return Threads(verify=max(1, cores - 1) if drafting_model else cores, draft=1)
+
+
+def make_children(config: StackConfig, grpc_address: str, directory: Path) -> list[Child]:
+    """Draft, verify and gateway; the workers listen on sockets in the private ``directory``."""
+    verify, draft = f"unix:{directory}/verify.sock", f"unix:{directory}/draft.sock"
+    threads = share_cores(usable_cores(), config.draft is not None)
+    common = ["--max-nodes", str(config.max_nodes), "--log-level", config.log_level]
+    draft_arguments = ["--listen", draft, "--target", str(config.model), *common]
+    if config.draft is not None:
+        draft_arguments += ["--model", str(config.draft), "--dtype", config.dtype]
+    verify_arguments = ["--listen", verify, "--model", str(config.model), *common]
+    verify_arguments += ["--dtype", config.dtype]
+    gateway_arguments = ["--grpc-listen", grpc_address, "--model", str(config.model), *common]
+    gateway_arguments += ["--verify", verify, "--draft", draft]
+    gateway_arguments += ["--speculation", config.speculation.name.lower()]
+    return [
+        _child("draft", [*draft_arguments, "--threads", str(threads.draft)], threads.draft),
+        _child("verify", [*verify_arguments, "--threads", str(threads.verify)], threads.verify),
+        _child("gateway", gateway_arguments, 1),
+    ]
+
+
+def _child(role: str, arguments: list[str], threads: int) -> Child:
+    command = [sys.executable, "-m", "foredraft", "serve", role, "--exit-with-parent", *arguments]
+    return Child(role, command, worker_environment(threads))

