@@ -42,28 +42,25 @@ class SequenceRows:
 class SharedTiles:
     """Tiles that all rows of a sequence see.
 
+    width: most rows of a sequence; shorter ones are filled up.
     index: rows of ``PagedKV.block_rows``, [planes * sequences * tiles * 4].
-    place: for each row, its place among the padded rows of all sequences, [rows];
-        None if that is the row's own number.
-    source: the row that stands at each padded place, [sequences * width].
-    mask: 0 or -inf to be added to the scores, broadcastable to
-        [kv_heads, sequences, width, group, tiles * TILE]; None if every entry is seen.
+    mask: what is added to the scores, 0 or -inf: [sequences, 1 or width, tiles * TILE].
+    source: the row that stands at each filled place, [sequences * width].
+    place: the filled place of each row, [rows]. Both are None if the two agree.
     """
 
     sequences: int
     width: int
-    tiles: int
     index: Tensor
-    source: Tensor
-    place: Tensor | None
-    mask: Tensor | None
+    mask: Tensor
+    source: Tensor | None = None
+    place: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OwnTiles:
     """Tiles gathered for each row: index [planes * rows * tiles * TILE], mask [rows, entries]."""
 
-    tiles: int
     index: Tensor
     mask: Tensor
 
@@ -81,7 +78,7 @@ class AttentionPlan:
 
 def plan_step(batch: Sequence[SequenceRows], kv: PagedKV, device: torch.device) -> AttentionPlan:
     """Plan a step of roots and tree nodes."""
-    starts = np.array([rows.context // TILE for rows in batch], dtype=np.int64)
+    starts = np.array([_first_own_tile(rows) for rows in batch], dtype=np.int64)
     counts = np.array([len(rows.tokens) for rows in batch], dtype=np.int64)
     positions = np.concatenate(
         [np.array([rows.context - 1 + len(path) for path in rows.paths]) for rows in batch]
@@ -113,11 +110,8 @@ def plan_prefill(
         shared=SharedTiles(
             sequences=1,
             width=count,
-            tiles=tiles,
             index=to_device(kv.block_index(table), device),
-            source=torch.arange(count, device=device),
-            place=None,
-            mask=_minus_infinity(future, device)[None, None, :, None],
+            mask=_minus_infinity(future, device)[None],
         ),
         own=None,
     )
@@ -147,12 +141,16 @@ def _shared_tiles(
     return SharedTiles(
         sequences=len(batch),
         width=width,
-        tiles=tiles,
         index=to_device(kv.block_index(table), device),
-        source=to_device(source, device),
+        mask=_minus_infinity(missing, device)[:, None],
+        source=None if len(batch) == 1 else to_device(source, device),
         place=None if len(batch) == 1 else to_device(place, device),
-        mask=_minus_infinity(missing, device)[None, :, None, None] if missing.any() else None,
     )
+
+
+def _first_own_tile(rows: SequenceRows) -> int:
+    """A lone row shares with nobody: gathering all of its tiles for itself saves a pass."""
+    return 0 if len(rows.tokens) == 1 else rows.context // TILE
 
 
 def _own_tiles(
@@ -175,7 +173,6 @@ def _own_tiles(
             row += 1
     unseen = np.arange(tiles * TILE)[None, :] > (positions - first)[:, None]
     return OwnTiles(
-        tiles=tiles,
         index=to_device(kv.token_index(slots), device),
         mask=_minus_infinity(unseen, device),
     )

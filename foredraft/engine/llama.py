@@ -8,23 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from foredraft.engine.attention import tile_attention
+from foredraft.engine.attention import TileAttention
 from foredraft.engine.attention_plan import AttentionPlan
 from foredraft.engine.kv import PagedKV
 from foredraft.engine.linear import Linear
 from foredraft.engine.model_config import ModelConfig
-from foredraft.engine.rotary import Rotary, rotate
+from foredraft.engine.rotary import Rotary, rotate_
 from foredraft.engine.row_tile import RowTile
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of one block; ``qkv`` and ``gate_up`` are the stacked projections."""
+    """Weights of one block; ``qkv`` and ``gate_up`` are stacked and hold the norm before them."""
 
-    attention_norm: Tensor
     qkv: Linear
     out: Linear
-    mlp_norm: Tensor
     gate_up: Linear
     down: Linear
 
@@ -39,15 +37,15 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Llama:
-    """All weights of the model; ``head`` maps hidden rows to logits."""
+    """All weights of the model; ``head`` maps hidden rows to logits and holds the last norm."""
 
     config: ModelConfig
     embedding: Tensor
     layers: tuple[Layer, ...]
-    norm: Tensor
     head: Linear
     rotary: Rotary
     activation: torch.dtype
+    rms_eps: Tensor  # one number
 
     def __call__(self, tokens: Tensor, plan: AttentionPlan, kv: PagedKV, tiles: Tiles) -> Tensor:
         """Run rows through all layers and write their KV.
@@ -56,41 +54,41 @@ class Llama:
             tokens: [rows].
 
         Returns:
-            Normed hidden state [padded rows, hidden]; rows past ``plan.rows`` are padding.
+            Hidden state as ``head`` takes it, [padded rows, hidden]; rows past ``plan.rows`` are
+            padding.
         """
         x = self.embedding.index_select(0, tokens).to(self.activation)
-        x = _pad_rows(x, tiles.linear.pad(plan.rows))
+        x = functional.pad(x, (0, 0, 0, tiles.linear.pad(plan.rows) - plan.rows))
         turn = self.rotary.at(plan.positions, self.activation)
-        for number, layer in enumerate(self.layers):
+        attend = TileAttention(plan, self.config, x.shape[0], tiles.attention, x)
+        for layer, token_rows, block_rows in zip(
+            self.layers, kv.token_rows, kv.block_rows, strict=True
+        ):
             q, entries = self._project(layer, x, turn)
-            kv.token_rows[number].index_copy_(0, plan.write, entries)
-            attended = tile_attention(
-                q, kv.token_rows[number], kv.block_rows[number], plan, tiles.attention
-            )
-            x = x + layer.out(_pad_rows(attended, x.shape[0]))
-            x = x + self._mlp(layer, x)
-        return self._normed(x, self.norm)
+            token_rows.index_copy_(0, plan.write, entries)
+            x = x.add_(layer.out(attend(q, token_rows, block_rows)))
+            x = x.add_(self._mlp(layer, x))
+        return self._normed(x)
 
     def _project(
         self, layer: Layer, x: Tensor, turn: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Scaled q [rows, kv_heads, group, head_dim]; keys and values [rows * planes, head_dim]."""
-        shape = self.config
+        """q [rows, kv_heads, group, head_dim]; keys and values [rows * planes, head_dim]."""
+        heads, kv_heads = self.config.heads, self.config.kv_heads
         rows = turn[0].shape[0]
-        qkv = layer.qkv(self._normed(x, layer.attention_norm))
-        qkv = qkv[:rows].unflatten(-1, (-1, shape.head_dim))
-        turned = rotate(qkv[:, : shape.heads + shape.kv_heads], *turn)
-        q = turned[:, : shape.heads].unflatten(1, (shape.kv_heads, shape.group))
-        entries = torch.cat((turned[:, shape.heads :], qkv[:, shape.heads + shape.kv_heads :]), 1)
-        return q * shape.head_dim**-0.5, entries.flatten(0, 1)
+        qkv = layer.qkv(self._normed(x))[:rows].view(rows, -1, self.config.head_dim)
+        turned = qkv[:, : heads + kv_heads]
+        rotate_(turned, *turn)
+        q = turned[:, :heads].view(rows, kv_heads, -1, self.config.head_dim)
+        return q, qkv[:, heads:].reshape(-1, self.config.head_dim)
 
     def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
-        gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
-        return layer.down(functional.silu(gate) * up)
+        both = layer.gate_up(self._normed(x))
+        width = self.config.intermediate
+        return layer.down(functional.silu(both[:, :width]).mul_(both[:, width:]))
 
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, (x.shape[-1],), weight, self.config.rms_eps)
-
-
-def _pad_rows(x: Tensor, rows: int) -> Tensor:
-    return x if x.shape[0] == rows else functional.pad(x, (0, 0, 0, rows - x.shape[0]))
+    def _normed(self, x: Tensor) -> Tensor:
+        """x / rms(x) (Zhang, Sennrich 2019); the norm's weight is part of the next layer."""
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        square = torch.addcmul(self.rms_eps, length, length, value=1 / x.shape[-1])
+        return x * square.rsqrt_().to(x.dtype)

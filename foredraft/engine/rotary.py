@@ -30,10 +30,11 @@ class Rotary:
         return cos, sin
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + head_dim/2) of x [rows, heads, head_dim] by their angles."""
-    swapped = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
-    return (x * cos).add_(swapped.mul_(sin))
+def rotate_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Turn the pairs (i, i + head_dim/2) of x [rows, heads, head_dim] by their angles, in place."""
+    half = x.shape[-1] // 2
+    swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    x.mul_(cos).add_(swapped.mul_(sin))
 
 
 def _stretch(frequency: Tensor, scaling: RopeScaling) -> Tensor:

@@ -53,34 +53,39 @@ def load_llama(
     with ExitStack() as stack:
         read = WeightFiles(directory, stack)
 
-        def linear(*names: str) -> Linear:
+        def linear(*names: str, norm: str | None = None) -> Linear:
+            """Stacked weights, times the weight of the norm that feeds them."""
             stacked = torch.cat([read(name) for name in names]).to(device)
+            if norm is not None:
+                stacked = (stacked.float() * read(norm).to(device).float()).to(stacked.dtype)
             made = precision.make_linear(stacked)
             return FixedLaunchLinear(made) if fixed_launch else made
-
-        def vector(name: str) -> Tensor:
-            return read(name).to(device, precision.activation)
 
         embedding = "model.embed_tokens.weight"
         return Llama(
             config=config,
             embedding=read(embedding).to(device, precision.stored),
-            layers=tuple(_layer(f"model.layers.{i}", linear, vector) for i in range(config.layers)),
-            norm=vector("model.norm.weight"),
-            head=linear(embedding if config.tied else "lm_head.weight"),
+            layers=tuple(_layer(f"model.layers.{i}", linear) for i in range(config.layers)),
+            head=linear(embedding if config.tied else "lm_head.weight", norm="model.norm.weight"),
             rotary=Rotary(config, device),
             activation=precision.activation,
+            rms_eps=torch.tensor(config.rms_eps, device=device),
         )
 
 
-def _layer(prefix: str, linear: Callable[..., Linear], vector: Callable[[str], Tensor]) -> Layer:
+def _layer(prefix: str, linear: Callable[..., Linear]) -> Layer:
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     return Layer(
-        attention_norm=vector(f"{prefix}.input_layernorm.weight"),
-        qkv=linear(*(f"{attention}.{part}_proj.weight" for part in "qkv")),
+        qkv=linear(
+            *(f"{attention}.{part}_proj.weight" for part in "qkv"),
+            norm=f"{prefix}.input_layernorm.weight",
+        ),
         out=linear(f"{attention}.o_proj.weight"),
-        mlp_norm=vector(f"{prefix}.post_attention_layernorm.weight"),
-        gate_up=linear(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
+        gate_up=linear(
+            f"{mlp}.gate_proj.weight",
+            f"{mlp}.up_proj.weight",
+            norm=f"{prefix}.post_attention_layernorm.weight",
+        ),
         down=linear(f"{mlp}.down_proj.weight"),
     )
 
