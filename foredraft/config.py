@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from foredraft.params import Speculation
+from foredraft.params import Schedule, Speculation
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -59,6 +59,7 @@ class GatewayConfig:
     speculation: Speculation = Speculation.AUTO
     max_nodes: int = 64
     max_hold_us: int = 20_000
+    schedule: Schedule = Schedule.AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class StackConfig:
     model: Path
     draft: Path | None = None
     speculation: Speculation = Speculation.AUTO
+    schedule: Schedule = Schedule.AUTO
     dtype: str = "auto"
     restart: bool = True
     max_nodes: int = 64

@@ -40,6 +40,16 @@ class Speculation(IntEnum):
     AUTO = 4
 
 
+class Schedule(IntEnum):
+    """When a step of the target starts. Values equal those on the wire.
+
+    AUTO waits for guesses no longer than they have been worth; SERIAL until they are complete.
+    """
+
+    AUTO = 1
+    SERIAL = 2
+
+
 class FinishReason(IntEnum):
     """Why a sequence ended. Values equal those on the wire."""
 

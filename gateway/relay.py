@@ -161,6 +161,7 @@ class Relay:
                 max_nodes=0 if off else min(self._config.max_nodes, self.target().limits.max_nodes),
                 max_hold_us=self._config.max_hold_us,
                 drafting=self._draft is not None and self._draft.up,
+                schedule=self._config.schedule,
             )
         )
 

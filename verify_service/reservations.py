@@ -1,7 +1,7 @@
 """Who may take which KV blocks: no running sequence is ever left without its next token.
 
-Admission promises a sequence the blocks that it may need without any guess. Guesses take blocks
-beyond that only while every promise could still be kept.
+Admission takes the blocks that a sequence may need without any guess, in one piece if possible,
+so that attention reads them without a copy. Guesses take blocks beyond that while some are free.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from verify_service.sequence import VerifySequence
 class Reservations:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self._promised = 0
 
     @property
     def free_blocks(self) -> int:
@@ -23,32 +22,23 @@ class Reservations:
         return sequence.worst_blocks <= self._pool.total_blocks
 
     def can_admit(self, sequence: VerifySequence) -> bool:
-        return sequence.worst_blocks <= self._pool.free_blocks - self._promised
+        return self._pool.can_allocate(sequence.worst_blocks)
 
     def admit(self, sequence: VerifySequence) -> None:
-        self._promised += sequence.worst_blocks
+        sequence.blocks = self._pool.allocate(sequence.worst_blocks)
 
     def can_grow(self, sequence: VerifySequence, entries: int) -> bool:
         """True if the sequence may hold ``entries`` KV entries."""
-        wanted = self._missing(sequence, entries)
-        beyond = wanted - min(wanted, self._owed(sequence))
-        return beyond <= self._pool.free_blocks - self._promised
+        return self._pool.can_allocate(self._missing(sequence, entries))
 
     def grow(self, sequence: VerifySequence, entries: int) -> None:
-        wanted = self._missing(sequence, entries)
-        self._promised -= min(wanted, self._owed(sequence))
-        sequence.blocks += self._pool.allocate(wanted)
+        missing = self._missing(sequence, entries)
+        if missing:
+            sequence.blocks += self._pool.allocate(missing, after=sequence.blocks[-1])
 
     def release(self, sequence: VerifySequence) -> None:
-        """Give everything back; harmless if there is nothing."""
-        self._promised -= self._owed(sequence)
         self._pool.free(sequence.blocks)
         sequence.blocks = []
-        sequence.worst_blocks = 0
 
     def _missing(self, sequence: VerifySequence, entries: int) -> int:
         return max(0, self._pool.blocks_for(entries) - len(sequence.blocks))
-
-    @staticmethod
-    def _owed(sequence: VerifySequence) -> int:
-        return max(0, sequence.worst_blocks - len(sequence.blocks))

@@ -105,8 +105,7 @@ class StepLoop:
     def _hold_for_guesses(self) -> int:
         """Wait until every ready sequence has its guesses, or the hold's limit; microseconds."""
         plain_us = self._cost(len(self._scheduler.ready())) * 1000
-        drafting = self._budget.drafting and self._budget.max_nodes > 0
-        limit = self._hold.limit_us(self._budget.max_hold_us, plain_us, drafting=drafting) / 1e6
+        limit = self._hold.limit_us(self._budget, plain_us) / 1e6
         started = time.perf_counter()
         held = 0.0
         while limit > held and self._lacking() and not self._stopping:
@@ -130,11 +129,9 @@ class StepLoop:
         start = sequence.fed
         if start < prompt_end:
             end = min(start + self._runner.chunk, prompt_end)
-            self._scheduler.reservations.grow(sequence, end)
             self._runner.prefill(sequence.blocks, sequence.tokens[start:end], start)
         else:
             end = min(start + _REPLAY_ROWS, len(sequence.tokens) - 1)
-            self._scheduler.reservations.grow(sequence, end)
             paths = [tuple(range(start, slot + 1)) for slot in range(start, end)]
             chain = SequenceRows(sequence.blocks, start, sequence.tokens[start:end], paths)
             self._runner.forward([chain])

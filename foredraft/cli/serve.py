@@ -22,7 +22,7 @@ from foredraft.cli.options import (
 )
 from foredraft.config import DTYPES, DraftConfig, EngineConfig, GatewayConfig, VerifyConfig
 from foredraft.models.catalog import DEFAULT_MODEL
-from foredraft.params import Speculation
+from foredraft.params import Schedule, Speculation
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ def _add_gateway(roles: Subparsers) -> None:
     add_speculation_flag(parser, default="auto")
     _add_counts(parser, GatewayConfig, {"max_nodes": "most guesses in a tree"})
     _add_counts(parser, GatewayConfig, {"max_hold_us": "longest wait of a step for guesses"})
+    parser.add_argument("--schedule", choices=[s.name.lower() for s in Schedule], default="auto")
 
 
 def _add_role(
@@ -139,6 +140,7 @@ def _gateway_config(args: argparse.Namespace) -> GatewayConfig:
         speculation=Speculation[args.speculation.upper()],
         max_nodes=args.max_nodes,
         max_hold_us=args.max_hold_us,
+        schedule=Schedule[args.schedule.upper()],
     )
 
 

@@ -19,7 +19,7 @@ from foredraft.cli.options import (
 )
 from foredraft.cli.until_signal import run_until_signal
 from foredraft.config import StackConfig
-from foredraft.params import Unsupported
+from foredraft.params import Schedule, Unsupported
 
 _SCHEDULES = ("auto", "serial", "held", "free")
 _LATER_SCHEDULES = ("held", "free")
@@ -44,8 +44,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--schedule",
         choices=_SCHEDULES,
         default="auto",
-        help="when guesses are made: serial is draft, then verify; auto is serial in this version; "
-        "held and free are not supported yet",
+        help="when a step starts: serial is draft, then verify; auto waits for guesses no longer "
+        "than they pay; held and free are not supported yet",
     )
     add_log_level_flag(parser)
 
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     config = dataclasses.replace(
         stack_config(args, args.grpc_host, args.grpc_port),
         restart=args.restart == "on",
+        schedule=Schedule[args.schedule.upper()],
         log_level=args.log_level,
     )
     return run_until_signal(_serve(config), interrupted=0)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from foredraft.engine.attention_plan import TILE, AttentionPlan, OwnTiles, SharedTiles
+from foredraft.engine.attention_plan import TILE, Branches, Lying, SequencePlan, StepPlan
+from foredraft.engine.kv import PagedKV
 from foredraft.engine.model_config import ModelConfig
 from foredraft.engine.row_tile import RowTile
 
@@ -25,136 +26,129 @@ class TileAttention:
     """
 
     def __init__(
-        self, plan: AttentionPlan, shape: ModelConfig, rows: int, tile: RowTile, like: Tensor
+        self,
+        plan: StepPlan,
+        kv: PagedKV,
+        shape: ModelConfig,
+        rows: int,
+        tile: RowTile,
+        like: Tensor,
     ) -> None:
-        self._scale = shape.head_dim**-0.5
+        self._kv = kv
         self._out = like.new_zeros(rows, shape.heads * shape.head_dim)
-        by_head = self._out[: plan.rows].view(plan.rows, shape.kv_heads, shape.group, -1)
-        self._out_rows = by_head.permute(1, 0, 2, 3)  # as the parts hold rows
-        self._shared = _Part.shared(plan.shared, shape, tile) if plan.shared else None
-        self._own = _Part.own(plan.own, plan.rows, shape, tile) if plan.own else None
+        by_head = self._out.view(rows, shape.kv_heads, shape.group, shape.head_dim)
+        self._sequences = [
+            (sequence.rows, _SequenceAttention(sequence, shape, tile, by_head[sequence.rows]))
+            for sequence in plan.sequences
+        ]
 
-    def __call__(self, q: Tensor, token_rows: Tensor, block_rows: Tensor) -> Tensor:
+    def __call__(self, q: Tensor, layer: int) -> Tensor:
         """Attend in one layer, whose entries of this step are written.
 
         Args:
             q: [rows, kv_heads, group, head_dim].
-            token_rows, block_rows: the layer's memory (see `PagedKV`).
 
         Returns:
             [padded rows, heads * head_dim]; padding rows are zero.
         """
-        q = q.permute(1, 0, 2, 3)
-        if self._shared is None and self._own is not None:
-            self._attend_alone(self._own, q, token_rows)
-        elif self._own is None and self._shared is not None:
-            self._attend_alone(self._shared, q, block_rows)
-        elif self._own is not None and self._shared is not None:
-            self._attend_both(self._shared, self._own, q, token_rows, block_rows)
+        for rows, attend in self._sequences:
+            keys, values = _read(self._kv, layer, attend.lying)
+            attend(q[rows], keys, values, self._kv.token_rows[layer])
         return self._out
 
-    def _attend_alone(self, part: _Part, q: Tensor, memory: Tensor) -> None:
-        weights, values = part.scores(q, self._scale, memory)
-        weights.sub_(weights.amax(-1, keepdim=True)).exp_()
-        total = part.tile_sums(weights).cumsum(-1)[..., -1:]
-        out = part.accumulate(weights, values, None).div_(total)
-        self._out_rows.copy_(part.to_rows(out))
 
-    def _attend_both(
-        self, shared: _Part, own: _Part, q: Tensor, token_rows: Tensor, block_rows: Tensor
+def _read(kv: PagedKV, layer: int, lying: Lying) -> tuple[Tensor, Tensor]:
+    """Keys and values [kv_heads, slots, head_dim]: views where they lie in one piece."""
+    if lying.index is None:
+        entries = kv.slot_rows[layer].narrow(2, lying.first, lying.slots)
+    else:
+        gathered = kv.block_rows[layer].index_select(0, lying.index)
+        entries = gathered.view(2, -1, lying.slots, kv.head_dim)
+    keys, values = entries.float().unbind()
+    return keys, values
+
+
+class _SequenceAttention:
+    """The new rows of one sequence; products are [kv_heads, padded rows * group, ..]."""
+
+    def __init__(self, plan: SequencePlan, shape: ModelConfig, tile: RowTile, out: Tensor) -> None:
+        self.lying = plan.lying
+        self._heads, self._group, self._rows = shape.kv_heads, shape.group, len(out)
+        self._padded, self._padded_group = tile.pad(self._rows * self._group), tile.pad(self._group)
+        self._scale = shape.head_dim**-0.5
+        self._whole, self._branches = plan.whole, plan.branches
+        self._out = out.permute(1, 0, 2, 3)
+        self._q = out.new_zeros(self._heads, self._padded, shape.head_dim, dtype=torch.float32)
+        self._q_rows = self._by_row(self._q)
+        self._mask = self._fold(plan.mask)
+        if plan.branches is not None:
+            self._slots = self._fold(plan.branches.slots).expand(self._heads, -1, -1)
+
+    def __call__(self, q: Tensor, keys: Tensor, values: Tensor, token_rows: Tensor) -> None:
+        """Write the result of ``q`` [rows, kv_heads, group, head_dim] into the step's output."""
+        torch.mul(q.permute(1, 0, 2, 3), self._scale, out=self._q_rows)
+        if self._branches is None:
+            scores = torch.baddbmm(self._mask, self._q, keys.transpose(1, 2))
+            weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+            out = _add_tiles(None, weights, values).div_(_in_turn(_tile_sums(weights)))
+            self._out.copy_(self._by_row(out))
+        else:
+            self._attend_tree(self._branches, keys, values, token_rows)
+
+    def _attend_tree(
+        self, branches: Branches, keys: Tensor, values: Tensor, token_rows: Tensor
     ) -> None:
-        early, early_values = shared.scores(q, self._scale, block_rows)
-        late, late_values = own.scores(q, self._scale, token_rows)
-        top = torch.maximum(
-            shared.to_rows(early.amax(-1, keepdim=True)), own.to_rows(late.amax(-1, keepdim=True))
-        )
-        early.sub_(shared.from_rows(top)).exp_()
-        late.sub_(own.from_rows(top)).exp_()
-        tiles = (shared.to_rows(shared.tile_sums(early)), own.to_rows(own.tile_sums(late)))
-        total = torch.cat(tiles, dim=-1).cumsum(-1)[..., -1:]
-        out = shared.to_rows(shared.accumulate(early, early_values, None))
-        out = own.to_rows(own.accumulate(late, late_values, own.from_rows(out)))
-        torch.div(out, total, out=self._out_rows)
+        scores = torch.bmm(self._q, keys.transpose(1, 2))
+        late = scores.gather(-1, self._slots).add_(self._mask)
+        late_values = token_rows.index_select(0, branches.values).float()
+        late_values = late_values.view(self._heads * self._rows, -1, values.shape[-1])
+        top = late.amax(-1, keepdim=True)
+        if self._whole:
+            early = scores[..., : self._whole]
+            top = torch.maximum(top, early.amax(-1, keepdim=True))
+            early = early.sub(top).exp_()
+            before = self._by_row(_add_tiles(None, early, values))
+            late = late.sub_(top).exp_()
+            sums = torch.cat((_tile_sums(early), _tile_sums(late)), dim=-1)
+            out = _add_tiles(self._apart(before), self._apart(self._by_row(late)), late_values)
+        else:
+            late = late.sub_(top).exp_()
+            sums = _tile_sums(late)
+            out = _add_tiles(None, self._apart(self._by_row(late)), late_values)
+        out = out[:, : self._group].view(self._heads, self._rows, self._group, -1)
+        torch.div(out, self._by_row(_in_turn(sums)), out=self._out)
+
+    def _fold(self, x: Tensor) -> Tensor:
+        """[rows, n], the same for every head, to [1, padded, n]."""
+        repeated = x.repeat_interleave(self._group, dim=0)
+        return functional.pad(repeated, (0, 0, 0, self._padded - len(repeated)))[None]
+
+    def _by_row(self, x: Tensor) -> Tensor:
+        """[kv_heads, padded, n] as a view [kv_heads, rows, group, n]."""
+        used = x[:, : self._rows * self._group]
+        return used.view(self._heads, self._rows, self._group, x.shape[-1])
+
+    def _apart(self, x: Tensor) -> Tensor:
+        """[kv_heads, rows, group, n] to [kv_heads * rows, padded group, n]."""
+        apart = x.reshape(self._heads * self._rows, self._group, x.shape[-1])
+        return functional.pad(apart, (0, 0, 0, self._padded_group - self._group))
 
 
-class _Part:
-    """One group of tiles: all rows of a unit against the unit's entries, batched over heads.
+def _add_tiles(before: Tensor | None, weights: Tensor, values: Tensor) -> Tensor:
+    """``before`` plus weights @ values, tile after tile; values past the weights are ignored."""
+    first = weights[..., :TILE], values[:, :TILE]
+    total = torch.bmm(*first) if before is None else torch.baddbmm(before, *first)
+    for start in range(TILE, weights.shape[-1], TILE):
+        tile = slice(start, start + TILE)
+        total.baddbmm_(weights[..., tile], values[:, tile])
+    return total
 
-    A unit is a sequence with all its rows (shared tiles) or one row (own tiles). Products have
-    the shape [heads * units, padded, ..] with ``padded`` >= width * group rows each; ``to_rows``
-    and ``from_rows`` translate to and from [heads, rows, group, ..].
-    """
 
-    def __init__(
-        self,
-        shape: ModelConfig,
-        tile: RowTile,
-        units: int,
-        width: int,
-        index: Tensor,
-        mask: Tensor,
-        source: Tensor | None = None,
-        place: Tensor | None = None,
-    ) -> None:
-        self._heads, self._group = shape.kv_heads, shape.group
-        self._units, self._width = units, width
-        self._used = width * shape.group
-        self._index, self._source, self._place = index, source, place
-        padded = tile.pad(self._used)
-        self._batch = shape.kv_heads * units
-        self._q = mask.new_zeros(self._batch, padded, shape.head_dim)
-        self._q_used = self._by_unit(self._q)
-        self._mask = mask.expand(shape.kv_heads, -1, -1, -1).flatten(0, 1)
-        if self._mask.shape[1] > 1:
-            self._mask = functional.pad(self._mask, (0, 0, 0, padded - self._used))
+def _tile_sums(weights: Tensor) -> Tensor:
+    """[.., entries] to [.., tiles]."""
+    return weights.view(*weights.shape[:-1], -1, TILE).sum(-1)
 
-    @classmethod
-    def shared(cls, tiles: SharedTiles, shape: ModelConfig, tile: RowTile) -> _Part:
-        mask = tiles.mask
-        if mask.shape[1] > 1:
-            mask = mask.repeat_interleave(shape.group, dim=1)
-        return cls(
-            shape, tile, tiles.sequences, tiles.width, tiles.index, mask, tiles.source, tiles.place
-        )
 
-    @classmethod
-    def own(cls, tiles: OwnTiles, rows: int, shape: ModelConfig, tile: RowTile) -> _Part:
-        return cls(shape, tile, rows, 1, tiles.index, tiles.mask[:, None])
-
-    def scores(self, q: Tensor, scale: float, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Masked scores [batch, padded, entries] of q [heads, rows, group, dim], and the values."""
-        spread = q if self._source is None else q.index_select(1, self._source)
-        torch.mul(spread.view(self._q_used.shape), scale, out=self._q_used)
-        entries = memory.index_select(0, self._index).float()
-        keys, values = entries.view(2, self._batch, -1, q.shape[-1])
-        return torch.baddbmm(self._mask, self._q, keys.transpose(1, 2)), values
-
-    def tile_sums(self, weights: Tensor) -> Tensor:
-        """[batch, padded, tiles]."""
-        return weights.view(*weights.shape[:2], -1, TILE).sum(-1)
-
-    def accumulate(self, weights: Tensor, values: Tensor, before: Tensor | None) -> Tensor:
-        """``before`` plus P·V, tile after tile: [batch, padded, head_dim]."""
-        first = weights[..., :TILE], values[:, :TILE]
-        total = torch.bmm(*first) if before is None else torch.baddbmm(before, *first)
-        for start in range(TILE, weights.shape[-1], TILE):
-            tile = slice(start, start + TILE)
-            total.baddbmm_(weights[..., tile], values[:, tile])
-        return total
-
-    def to_rows(self, x: Tensor) -> Tensor:
-        """[batch, padded, n] to [heads, rows, group, n]."""
-        rows = self._by_unit(x).flatten(1, 2)
-        return rows if self._place is None else rows.index_select(1, self._place)
-
-    def from_rows(self, x: Tensor) -> Tensor:
-        """[heads, rows, group, n] to [batch, padded, n]."""
-        if self._source is not None:
-            x = x.index_select(1, self._source)
-        folded = x.reshape(self._batch, self._used, x.shape[-1])
-        return functional.pad(folded, (0, 0, 0, self._q.shape[1] - self._used))
-
-    def _by_unit(self, x: Tensor) -> Tensor:
-        """[batch, padded, n] as a view [heads, units, width, group, n]."""
-        used = x.view(self._heads, self._units, -1, x.shape[-1])[:, :, : self._used]
-        return used.view(self._heads, self._units, self._width, self._group, x.shape[-1])
+def _in_turn(sums: Tensor) -> Tensor:
+    """Sum of the last dimension, strictly from first to last: [.., 1]."""
+    return sums.cumsum(-1)[..., -1:]

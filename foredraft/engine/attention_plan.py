@@ -1,9 +1,10 @@
-"""Which KV entries each row of a step attends to, as index tensors made once per step.
+"""What the rows of a step attend to, as index tensors made once per step.
 
-Context is cut into tiles of fixed positions. Whole tiles below a sequence's committed length
-are gathered once and shared by all its rows; the last tiles are gathered for every row along
-its own ancestors, so that each entry stands where plain decoding would have it. A row's sums
-then run over the same tiles in the same order, alone or in a tree.
+Positions are cut into tiles of fixed places, and a row's sums run over its tiles in order. Rows
+whose tokens stand in the KV in the order of their positions (plain decoding, prefill, a chain of
+guesses) read it as it lies. In a tree the whole tiles below the committed length are read as they
+lie too; the last tiles are gathered for every row along its own ancestors, so that each entry
+stands where plain decoding would have it.
 """
 
 from __future__ import annotations
@@ -39,151 +40,152 @@ class SequenceRows:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedTiles:
-    """Tiles that all rows of a sequence see.
+class Lying:
+    """Where a sequence's first ``slots`` logical slots (whole tiles) are.
 
-    width: most rows of a sequence; shorter ones are filled up.
-    index: rows of ``PagedKV.block_rows``, [planes * sequences * tiles * 4].
-    mask: what is added to the scores, 0 or -inf: [sequences, 1 or width, tiles * TILE].
-    source: the row that stands at each filled place, [sequences * width].
-    place: the filled place of each row, [rows]. Both are None if the two agree.
+    first: the physical slot of the first, where all lie in one piece.
+    index: rows of ``PagedKV.block_rows``, [planes * slots / BLOCK], where they do not.
     """
 
-    sequences: int
-    width: int
-    index: Tensor
-    mask: Tensor
-    source: Tensor | None = None
-    place: Tensor | None = None
+    slots: int
+    first: int = 0
+    index: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTiles:
-    """Tiles gathered for each row: index [planes * rows * tiles * TILE], mask [rows, entries]."""
+class Branches:
+    """The last tiles of the rows of a tree, in the order of positions.
 
-    index: Tensor
-    mask: Tensor
+    slots: logical slots, [rows, entries].
+    values: the values of these slots as rows of ``PagedKV.token_rows``,
+        [kv_heads * rows * entries].
+    """
+
+    slots: Tensor
+    values: Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionPlan:
-    """Everything the attention of one step needs besides q, k and v."""
+class SequencePlan:
+    """What ``rows`` of the step (one sequence's) attend to.
 
-    rows: int
-    positions: Tensor  # [rows]
-    write: Tensor  # rows of PagedKV.token_rows in the order [rows, planes], flat
-    shared: SharedTiles | None
-    own: OwnTiles | None
+    mask: what is added to the scores of the last entries, 0 or -inf: [rows, entries].
+    branches: None if all entries are read as they lie, and the mask covers them all; else the
+        tiles behind the first ``whole`` entries, which every row sees.
+    """
+
+    rows: slice
+    lying: Lying
+    mask: Tensor
+    whole: int = 0
+    branches: Branches | None = None
 
 
-def plan_step(batch: Sequence[SequenceRows], kv: PagedKV, device: torch.device) -> AttentionPlan:
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Everything the attention of one step needs besides q, k and v.
+
+    write: rows of ``PagedKV.token_rows`` in the order [rows, planes], flat.
+    """
+
+    positions: Tensor
+    write: Tensor
+    sequences: tuple[SequencePlan, ...]
+
+    @property
+    def rows(self) -> int:
+        return len(self.positions)
+
+
+def plan_step(batch: Sequence[SequenceRows], kv: PagedKV, device: torch.device) -> StepPlan:
     """Plan a step of roots and tree nodes."""
-    starts = np.array([_first_own_tile(rows) for rows in batch], dtype=np.int64)
-    counts = np.array([len(rows.tokens) for rows in batch], dtype=np.int64)
-    positions = np.concatenate(
-        [np.array([rows.context - 1 + len(path) for path in rows.paths]) for rows in batch]
-    )
-    own_slots = np.concatenate(
-        [physical_slots(rows.blocks, np.array([p[-1] for p in rows.paths])) for rows in batch]
-    )
-    return AttentionPlan(
-        rows=len(positions),
-        positions=to_device(positions, device),
-        write=to_device(kv.token_index(own_slots).T, device),
-        shared=_shared_tiles(batch, starts, counts, kv, device),
-        own=_own_tiles(batch, starts, counts, positions, kv, device),
+    positions, slots, sequences = [], [], []
+    start = 0
+    for rows in batch:
+        end = start + len(rows.tokens)
+        own = np.array([path[-1] for path in rows.paths], dtype=np.int64)
+        at = np.array([rows.context - 1 + len(path) for path in rows.paths], dtype=np.int64)
+        make = _in_order if np.array_equal(own, at) and _is_chain(rows) else _branching
+        sequences.append(make(rows, slice(start, end), at, kv, device))
+        positions.append(at)
+        slots.append(physical_slots(rows.blocks, own))
+        start = end
+    return StepPlan(
+        positions=to_device(np.concatenate(positions), device),
+        write=to_device(kv.token_index(np.concatenate(slots)).T, device),
+        sequences=tuple(sequences),
     )
 
 
 def plan_prefill(
     blocks: Sequence[int], start: int, count: int, kv: PagedKV, device: torch.device
-) -> AttentionPlan:
-    """Plan a chunk of prompt at positions start..start+count-1; ``start`` is on a tile's edge."""
-    positions = np.arange(start, start + count, dtype=np.int64)
-    tiles = -(-(start + count) // TILE)
-    table = _tile_table(blocks, tiles)
-    future = np.arange(tiles * TILE)[None, :] > positions[:, None]
-    return AttentionPlan(
-        rows=count,
-        positions=to_device(positions, device),
-        write=to_device(kv.token_index(physical_slots(blocks, positions)).T, device),
-        shared=SharedTiles(
-            sequences=1,
-            width=count,
-            index=to_device(kv.block_index(table), device),
-            mask=_minus_infinity(future, device)[None],
-        ),
-        own=None,
+) -> StepPlan:
+    """Plan a chunk of prompt at positions start..start+count-1."""
+    at = np.arange(start, start + count, dtype=np.int64)
+    rows = SequenceRows(blocks, start, (), ())
+    return StepPlan(
+        positions=to_device(at, device),
+        write=to_device(kv.token_index(physical_slots(blocks, at)).T, device),
+        sequences=(_in_order(rows, slice(0, count), at, kv, device),),
     )
 
 
-def _shared_tiles(
-    batch: Sequence[SequenceRows],
-    starts: np.ndarray,
-    counts: np.ndarray,
-    kv: PagedKV,
-    device: torch.device,
-) -> SharedTiles | None:
-    tiles = int(starts.max())
-    if tiles == 0:
-        return None
-    width = int(counts.max())
-    table = np.stack(
-        [
-            _tile_table(rows.blocks[: s * _TILE_BLOCKS], tiles)
-            for rows, s in zip(batch, starts, strict=True)
-        ]
-    )
-    firsts = np.concatenate(([0], np.cumsum(counts)[:-1]))
-    source = np.minimum(firsts[:, None] + np.arange(width), counts.sum() - 1)
-    place = np.concatenate([s * width + np.arange(n) for s, n in enumerate(counts)])
-    missing = np.arange(tiles * TILE)[None, :] >= (starts * TILE)[:, None]
-    return SharedTiles(
-        sequences=len(batch),
-        width=width,
-        index=to_device(kv.block_index(table), device),
-        mask=_minus_infinity(missing, device)[:, None],
-        source=None if len(batch) == 1 else to_device(source, device),
-        place=None if len(batch) == 1 else to_device(place, device),
+def _is_chain(rows: SequenceRows) -> bool:
+    """True if every row's path is the slots context, context + 1, .. in this order."""
+    longest = max(rows.paths, key=len)
+    return longest == tuple(range(rows.context, rows.context + len(longest))) and all(
+        path == longest[: len(path)] for path in rows.paths
     )
 
 
-def _first_own_tile(rows: SequenceRows) -> int:
-    """A lone row shares with nobody: gathering all of its tiles for itself saves a pass."""
-    return 0 if len(rows.tokens) == 1 else rows.context // TILE
+def _in_order(
+    rows: SequenceRows, place: slice, at: np.ndarray, kv: PagedKV, device: torch.device
+) -> SequencePlan:
+    entries = _whole_tiles(int(at[-1]) + 1)
+    future = np.arange(entries) > at[:, None]
+    return SequencePlan(
+        rows=place,
+        lying=_lying(rows.blocks, entries, kv, device),
+        mask=_minus_infinity(future, device),
+    )
 
 
-def _own_tiles(
-    batch: Sequence[SequenceRows],
-    starts: np.ndarray,
-    counts: np.ndarray,
-    positions: np.ndarray,
-    kv: PagedKV,
-    device: torch.device,
-) -> OwnTiles:
-    first = np.repeat(starts, counts) * TILE
-    tiles = int(((positions - first) // TILE).max()) + 1
-    slots = np.zeros((len(positions), tiles * TILE), dtype=np.int64)
-    row = 0
-    for rows, start in zip(batch, starts, strict=True):
-        committed = list(range(int(start) * TILE, rows.context))
-        for path in rows.paths:
-            logical = np.array(committed + list(path), dtype=np.int64)
-            slots[row, : len(logical)] = physical_slots(rows.blocks, logical)
-            row += 1
-    unseen = np.arange(tiles * TILE)[None, :] > (positions - first)[:, None]
-    return OwnTiles(
-        index=to_device(kv.token_index(slots), device),
+def _branching(
+    rows: SequenceRows, place: slice, at: np.ndarray, kv: PagedKV, device: torch.device
+) -> SequencePlan:
+    whole = rows.context // TILE * TILE
+    entries = _whole_tiles(int(at.max()) + 1 - whole)
+    committed = np.arange(whole, rows.context, dtype=np.int64)
+    slots = np.zeros((len(at), entries), dtype=np.int64)
+    slots[:, : len(committed)] = committed
+    for row, path in enumerate(rows.paths):
+        slots[row, len(committed) : len(committed) + len(path)] = path
+    unseen = np.arange(entries) > (at - whole)[:, None]
+    last = max(max(path) for path in rows.paths)
+    return SequencePlan(
+        rows=place,
+        lying=_lying(rows.blocks, _whole_tiles(last + 1), kv, device),
         mask=_minus_infinity(unseen, device),
+        whole=whole,
+        branches=Branches(
+            slots=torch.from_numpy(slots).to(device),
+            values=to_device(kv.value_index(physical_slots(rows.blocks, slots)), device),
+        ),
     )
 
 
-def _tile_table(blocks: Sequence[int], tiles: int) -> np.ndarray:
-    """Block table of ``tiles`` whole tiles, padded with the zero block: [tiles * 4]."""
-    table = np.zeros(tiles * _TILE_BLOCKS, dtype=np.int64)
-    used = min(len(blocks), len(table))
-    table[:used] = blocks[:used]
-    return table
+def _lying(blocks: Sequence[int], slots: int, kv: PagedKV, device: torch.device) -> Lying:
+    table = np.zeros(slots // BLOCK, dtype=np.int64)
+    used = np.asarray(blocks[: len(table)], dtype=np.int64)
+    if np.array_equal(used, np.arange(used[0], used[0] + len(used))):
+        # Slots past the sequence's own blocks are masked: they only have to exist and be finite.
+        return Lying(slots, first=int(used[0]) * BLOCK)
+    table[: len(used)] = used
+    return Lying(slots, index=to_device(kv.block_index(table), device))
+
+
+def _whole_tiles(entries: int) -> int:
+    return -(-entries // TILE) * TILE
 
 
 def _minus_infinity(where: np.ndarray, device: torch.device) -> Tensor:

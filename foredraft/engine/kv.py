@@ -7,6 +7,7 @@ order, until a commit moves the accepted ones into place and the rest is overwri
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,14 +17,19 @@ from torch import Tensor
 from foredraft.engine.model_config import ModelConfig
 
 BLOCK = 16  # tokens per block
+_SPARE = 3  # blocks behind the last: a whole tile may be read from any block on
 
 
 class BlockPool:
-    """Free list of blocks. Block 0 is never handed out: it stays zero and pads gathers."""
+    """Free blocks. Block 0 is never handed out: it stays zero and pads gathers.
+
+    Blocks are handed out in one piece where that is possible: what lies in one piece is read
+    without a copy.
+    """
 
     def __init__(self, total_blocks: int) -> None:
         self.total_blocks = total_blocks
-        self._free = list(range(total_blocks, 0, -1))
+        self._free = list(range(1, total_blocks + 1))  # ascending
 
     @property
     def free_blocks(self) -> int:
@@ -37,35 +43,57 @@ class BlockPool:
     def can_allocate(self, count: int) -> bool:
         return count <= len(self._free)
 
-    def allocate(self, count: int) -> list[int]:
-        """Raises MemoryError if fewer than ``count`` blocks are free."""
+    def allocate(self, count: int, after: int | None = None) -> list[int]:
+        """Take ``count`` blocks, if possible a run that starts right behind block ``after``.
+
+        Raises MemoryError if fewer are free.
+        """
         if not self.can_allocate(count):
             raise MemoryError(f"{count} blocks wanted, {len(self._free)} free")
-        return [self._free.pop() for _ in range(count)]
+        start = self._find_run(count, after)
+        taken = self._free[start : start + count]
+        del self._free[start : start + count]
+        return taken
 
     def free(self, blocks: Sequence[int]) -> None:
-        self._free.extend(reversed(blocks))
+        self._free = sorted([*self._free, *blocks])
+
+    def _find_run(self, count: int, after: int | None) -> int:
+        """Where in the free list to take ``count`` blocks."""
+        if after is not None:
+            start = bisect_left(self._free, after + 1)
+            if self._free[start : start + count] == list(range(after + 1, after + 1 + count)):
+                return start
+        for start in range(len(self._free) - count + 1):
+            if count and self._free[start + count - 1] - self._free[start] == count - 1:
+                return start
+        return 0
 
 
 class PagedKV:
     """Keys and values of all layers.
 
     A layer is one tensor [2, kv_heads, blocks, BLOCK, head_dim] (keys, then values), seen as
-    rows of one token ([.., head_dim]) for writes and scattered reads and as rows of one block
-    ([.., BLOCK * head_dim]) for reads of whole tiles.
+    rows of one token ([.., head_dim]) for writes and scattered reads, as rows of one block
+    ([.., BLOCK * head_dim]) for reads of whole tiles, and as [2, kv_heads, slots, head_dim] for
+    reads of what lies in one piece.
     """
 
     def __init__(
         self, config: ModelConfig, total_blocks: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.pool = BlockPool(total_blocks)
+        self.head_dim = config.head_dim
         self.planes = 2 * config.kv_heads
-        self.blocks = total_blocks + 1
+        self.blocks = total_blocks + 1 + _SPARE
         shape = (self.planes * self.blocks, BLOCK * config.head_dim)
         self.block_rows = [
             torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)
         ]
         self.token_rows = [layer.view(-1, config.head_dim) for layer in self.block_rows]
+        self.slot_rows = [
+            layer.view(2, config.kv_heads, -1, config.head_dim) for layer in self.block_rows
+        ]
         self._block_planes = np.arange(self.planes, dtype=np.int64) * self.blocks
         self._token_planes = self._block_planes * BLOCK
 
@@ -73,6 +101,10 @@ class PagedKV:
         """Rows of ``token_rows`` for physical slots [...]: [planes, ...]."""
         rows: np.ndarray = np.add.outer(self._token_planes, slots)
         return rows
+
+    def value_index(self, slots: np.ndarray) -> np.ndarray:
+        """The part of `token_index` that is values: [kv_heads, ...]."""
+        return self.token_index(slots)[self.planes // 2 :]
 
     def block_index(self, tables: np.ndarray) -> np.ndarray:
         """Rows of ``block_rows`` for blocks [...]: [planes, ...]."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from foredraft.engine.attention import TileAttention
-from foredraft.engine.attention_plan import AttentionPlan
+from foredraft.engine.attention_plan import StepPlan
 from foredraft.engine.kv import PagedKV
 from foredraft.engine.linear import Linear
 from foredraft.engine.model_config import ModelConfig
@@ -47,7 +47,7 @@ class Llama:
     activation: torch.dtype
     rms_eps: Tensor  # one number
 
-    def __call__(self, tokens: Tensor, plan: AttentionPlan, kv: PagedKV, tiles: Tiles) -> Tensor:
+    def __call__(self, tokens: Tensor, plan: StepPlan, kv: PagedKV, tiles: Tiles) -> Tensor:
         """Run rows through all layers and write their KV.
 
         Args:
@@ -60,13 +60,11 @@ class Llama:
         x = self.embedding.index_select(0, tokens).to(self.activation)
         x = functional.pad(x, (0, 0, 0, tiles.linear.pad(plan.rows) - plan.rows))
         turn = self.rotary.at(plan.positions, self.activation)
-        attend = TileAttention(plan, self.config, x.shape[0], tiles.attention, x)
-        for layer, token_rows, block_rows in zip(
-            self.layers, kv.token_rows, kv.block_rows, strict=True
-        ):
+        attend = TileAttention(plan, kv, self.config, x.shape[0], tiles.attention, x)
+        for number, layer in enumerate(self.layers):
             q, entries = self._project(layer, x, turn)
-            token_rows.index_copy_(0, plan.write, entries)
-            x = x.add_(layer.out(attend(q, token_rows, block_rows)))
+            kv.token_rows[number].index_copy_(0, plan.write, entries)
+            x = x.add_(layer.out(attend(q, number)))
             x = x.add_(self._mlp(layer, x))
         return self._normed(x)
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foredraft.params import Schedule
+from foredraft.wire.messages import VerifyBudget
+
+_SERIAL_HOLD_US = 2_000_000.0  # a drafter that is silent for longer has failed
 _PATIENCE = 2  # holds in a row that may end in vain before waiting stops
 _MEMORY = 0.05  # weight of the newest step in the average
 _PROBE = 0.05  # share of a plain step that is always risked, so that good guesses are noticed
@@ -20,15 +24,17 @@ class HoldState:
     in_vain: int = 0
     tokens_per_step: float = 2.0
 
-    def limit_us(self, max_hold_us: int, plain_step_us: float, *, drafting: bool) -> float:
-        """Longest wait for the next step; 0 while drafting is down or late.
+    def limit_us(self, budget: VerifyBudget, plain_step_us: float) -> float:
+        """Longest wait for the next step; 0 while drafting is off, down or late.
 
         With e tokens per step of cost c a wait w pays while e / (c + w) >= 1 / c.
         """
-        if not drafting or self.in_vain >= _PATIENCE:
+        if not budget.drafting or budget.max_nodes == 0 or self.in_vain >= _PATIENCE:
             return 0.0
+        if budget.schedule is Schedule.SERIAL:
+            return _SERIAL_HOLD_US
         worth = max(self.tokens_per_step - 1.0, _PROBE) * plain_step_us
-        return min(float(max_hold_us), worth)
+        return min(float(budget.max_hold_us), worth)
 
     def held(self, *, in_vain: bool) -> HoldState:
         """After a hold: ``in_vain`` if it ran into its limit."""

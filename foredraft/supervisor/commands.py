@@ -36,6 +36,7 @@ def make_children(config: StackConfig, grpc_address: str, directory: Path) -> li
     gateway_arguments = ["--grpc-listen", grpc_address, "--model", str(config.model), *common]
     gateway_arguments += ["--verify", verify, "--draft", draft]
     gateway_arguments += ["--speculation", config.speculation.name.lower()]
+    gateway_arguments += ["--schedule", config.schedule.name.lower()]
     return [
         _child("draft", [*draft_arguments, "--threads", str(threads.draft)], threads.draft),
         _child("verify", [*verify_arguments, "--threads", str(threads.verify)], threads.verify),

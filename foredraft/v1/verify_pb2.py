@@ -25,13 +25,15 @@ _sym_db = _symbol_database.Default()
 from foredraft.v1 import common_pb2 as foredraft_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66oredraft/v1/verify.proto\x12\x0c\x66oredraft.v1\x1a\x19\x66oredraft/v1/common.proto\"9\n\x1dVerifyServiceHandshakeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"N\n\x1eVerifyServiceHandshakeResponse\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.foredraft.v1.WorkerIdentity\"\xb5\x01\n\rVerifyRequest\x12+\n\x04open\x18\x01 \x01(\x0b\x32\x1b.foredraft.v1.OpenSequencesH\x00\x12\x0f\n\x05nodes\x18\x02 \x01(\x0cH\x00\x12,\n\x06\x62udget\x18\x03 \x01(\x0b\x32\x1a.foredraft.v1.VerifyBudgetH\x00\x12-\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x1c.foredraft.v1.CloseSequencesH\x00\x42\t\n\x07message\">\n\rOpenSequences\x12-\n\tsequences\x18\x01 \x03(\x0b\x32\x1a.foredraft.v1.OpenSequence\"@\n\x0e\x43loseSequences\x12.\n\tsequences\x18\x01 \x03(\x0b\x32\x1b.foredraft.v1.CloseSequence\"H\n\x0cVerifyBudget\x12\x11\n\tmax_nodes\x18\x01 \x01(\r\x12\x13\n\x0bmax_hold_us\x18\x02 \x01(\r\x12\x10\n\x08\x64rafting\x18\x03 \x01(\x08\"u\n\x0eVerifyResponse\x12(\n\x04step\x18\x01 \x01(\x0b\x32\x18.foredraft.v1.StepResultH\x00\x12.\n\x06\x65rrors\x18\x02 \x01(\x0b\x32\x1c.foredraft.v1.SequenceErrorsH\x00\x42\t\n\x07message\"=\n\x0eSequenceErrors\x12+\n\x06\x65rrors\x18\x01 \x03(\x0b\x32\x1b.foredraft.v1.SequenceError\"\x83\x03\n\nStepResult\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0f\n\x07seq_ids\x18\x02 \x03(\x04\x12\x14\n\x0cincarnations\x18\x03 \x03(\r\x12\x11\n\tpositions\x18\x04 \x03(\r\x12\x14\n\x0ctoken_counts\x18\x05 \x03(\r\x12\x0e\n\x06tokens\x18\x06 \x03(\r\x12\x17\n\x0fverified_counts\x18\x07 \x03(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_counts\x18\x08 \x03(\r\x12\x0c\n\x04hits\x18\t \x03(\x08\x12,\n\x08\x66inishes\x18\n \x03(\x0e\x32\x1a.foredraft.v1.FinishReason\x12\x15\n\rorphan_counts\x18\x0b \x03(\r\x12\x12\n\norphan_ids\x18\x0c \x03(\x06\x12-\n\x08logprobs\x18\r \x03(\x0b\x32\x1b.foredraft.v1.TokenLogprobs\x12*\n\x07timings\x18\x0e \x01(\x0b\x32\x19.foredraft.v1.StepTimings\x12\x13\n\x0b\x66ree_blocks\x18\x0f \x01(\r\"T\n\rTokenLogprobs\x12\x0e\n\x06seq_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x63hosen\x18\x02 \x01(\x02\x12\x0f\n\x07top_ids\x18\x03 \x03(\r\x12\x12\n\ntop_values\x18\x04 \x03(\x02\"l\n\x0bStepTimings\x12\x0f\n\x07held_us\x18\x01 \x01(\r\x12\x12\n\nprepare_us\x18\x02 \x01(\r\x12\x12\n\nforward_us\x18\x03 \x01(\r\x12\x11\n\tsample_us\x18\x04 \x01(\r\x12\x11\n\tcommit_us\x18\x05 \x01(\r2\xc0\x01\n\rVerifyService\x12\x66\n\tHandshake\x12+.foredraft.v1.VerifyServiceHandshakeRequest\x1a,.foredraft.v1.VerifyServiceHandshakeResponse\x12G\n\x06Verify\x12\x1b.foredraft.v1.VerifyRequest\x1a\x1c.foredraft.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66oredraft/v1/verify.proto\x12\x0c\x66oredraft.v1\x1a\x19\x66oredraft/v1/common.proto\"9\n\x1dVerifyServiceHandshakeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"N\n\x1eVerifyServiceHandshakeResponse\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.foredraft.v1.WorkerIdentity\"\xb5\x01\n\rVerifyRequest\x12+\n\x04open\x18\x01 \x01(\x0b\x32\x1b.foredraft.v1.OpenSequencesH\x00\x12\x0f\n\x05nodes\x18\x02 \x01(\x0cH\x00\x12,\n\x06\x62udget\x18\x03 \x01(\x0b\x32\x1a.foredraft.v1.VerifyBudgetH\x00\x12-\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x1c.foredraft.v1.CloseSequencesH\x00\x42\t\n\x07message\">\n\rOpenSequences\x12-\n\tsequences\x18\x01 \x03(\x0b\x32\x1a.foredraft.v1.OpenSequence\"@\n\x0e\x43loseSequences\x12.\n\tsequences\x18\x01 \x03(\x0b\x32\x1b.foredraft.v1.CloseSequence\"r\n\x0cVerifyBudget\x12\x11\n\tmax_nodes\x18\x01 \x01(\r\x12\x13\n\x0bmax_hold_us\x18\x02 \x01(\r\x12\x10\n\x08\x64rafting\x18\x03 \x01(\x08\x12(\n\x08schedule\x18\x04 \x01(\x0e\x32\x16.foredraft.v1.Schedule\"u\n\x0eVerifyResponse\x12(\n\x04step\x18\x01 \x01(\x0b\x32\x18.foredraft.v1.StepResultH\x00\x12.\n\x06\x65rrors\x18\x02 \x01(\x0b\x32\x1c.foredraft.v1.SequenceErrorsH\x00\x42\t\n\x07message\"=\n\x0eSequenceErrors\x12+\n\x06\x65rrors\x18\x01 \x03(\x0b\x32\x1b.foredraft.v1.SequenceError\"\x83\x03\n\nStepResult\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0f\n\x07seq_ids\x18\x02 \x03(\x04\x12\x14\n\x0cincarnations\x18\x03 \x03(\r\x12\x11\n\tpositions\x18\x04 \x03(\r\x12\x14\n\x0ctoken_counts\x18\x05 \x03(\r\x12\x0e\n\x06tokens\x18\x06 \x03(\r\x12\x17\n\x0fverified_counts\x18\x07 \x03(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_counts\x18\x08 \x03(\r\x12\x0c\n\x04hits\x18\t \x03(\x08\x12,\n\x08\x66inishes\x18\n \x03(\x0e\x32\x1a.foredraft.v1.FinishReason\x12\x15\n\rorphan_counts\x18\x0b \x03(\r\x12\x12\n\norphan_ids\x18\x0c \x03(\x06\x12-\n\x08logprobs\x18\r \x03(\x0b\x32\x1b.foredraft.v1.TokenLogprobs\x12*\n\x07timings\x18\x0e \x01(\x0b\x32\x19.foredraft.v1.StepTimings\x12\x13\n\x0b\x66ree_blocks\x18\x0f \x01(\r\"T\n\rTokenLogprobs\x12\x0e\n\x06seq_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x63hosen\x18\x02 \x01(\x02\x12\x0f\n\x07top_ids\x18\x03 \x03(\r\x12\x12\n\ntop_values\x18\x04 \x03(\x02\"l\n\x0bStepTimings\x12\x0f\n\x07held_us\x18\x01 \x01(\r\x12\x12\n\nprepare_us\x18\x02 \x01(\r\x12\x12\n\nforward_us\x18\x03 \x01(\r\x12\x11\n\tsample_us\x18\x04 \x01(\r\x12\x11\n\tcommit_us\x18\x05 \x01(\r*L\n\x08Schedule\x12\x18\n\x14SCHEDULE_UNSPECIFIED\x10\x00\x12\x11\n\rSCHEDULE_AUTO\x10\x01\x12\x13\n\x0fSCHEDULE_SERIAL\x10\x02\x32\xc0\x01\n\rVerifyService\x12\x66\n\tHandshake\x12+.foredraft.v1.VerifyServiceHandshakeRequest\x1a,.foredraft.v1.VerifyServiceHandshakeResponse\x12G\n\x06Verify\x12\x1b.foredraft.v1.VerifyRequest\x1a\x1c.foredraft.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'foredraft.v1.verify_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SCHEDULE']._serialized_start=1407
+  _globals['_SCHEDULE']._serialized_end=1483
   _globals['_VERIFYSERVICEHANDSHAKEREQUEST']._serialized_start=70
   _globals['_VERIFYSERVICEHANDSHAKEREQUEST']._serialized_end=127
   _globals['_VERIFYSERVICEHANDSHAKERESPONSE']._serialized_start=129
@@ -43,17 +45,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLOSESEQUENCES']._serialized_start=457
   _globals['_CLOSESEQUENCES']._serialized_end=521
   _globals['_VERIFYBUDGET']._serialized_start=523
-  _globals['_VERIFYBUDGET']._serialized_end=595
-  _globals['_VERIFYRESPONSE']._serialized_start=597
-  _globals['_VERIFYRESPONSE']._serialized_end=714
-  _globals['_SEQUENCEERRORS']._serialized_start=716
-  _globals['_SEQUENCEERRORS']._serialized_end=777
-  _globals['_STEPRESULT']._serialized_start=780
-  _globals['_STEPRESULT']._serialized_end=1167
-  _globals['_TOKENLOGPROBS']._serialized_start=1169
-  _globals['_TOKENLOGPROBS']._serialized_end=1253
-  _globals['_STEPTIMINGS']._serialized_start=1255
-  _globals['_STEPTIMINGS']._serialized_end=1363
-  _globals['_VERIFYSERVICE']._serialized_start=1366
-  _globals['_VERIFYSERVICE']._serialized_end=1558
+  _globals['_VERIFYBUDGET']._serialized_end=637
+  _globals['_VERIFYRESPONSE']._serialized_start=639
+  _globals['_VERIFYRESPONSE']._serialized_end=756
+  _globals['_SEQUENCEERRORS']._serialized_start=758
+  _globals['_SEQUENCEERRORS']._serialized_end=819
+  _globals['_STEPRESULT']._serialized_start=822
+  _globals['_STEPRESULT']._serialized_end=1209
+  _globals['_TOKENLOGPROBS']._serialized_start=1211
+  _globals['_TOKENLOGPROBS']._serialized_end=1295
+  _globals['_STEPTIMINGS']._serialized_start=1297
+  _globals['_STEPTIMINGS']._serialized_end=1405
+  _globals['_VERIFYSERVICE']._serialized_start=1486
+  _globals['_VERIFYSERVICE']._serialized_end=1678
 # @@protoc_insertion_point(module_scope)

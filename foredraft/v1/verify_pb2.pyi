@@ -1,11 +1,21 @@
 from foredraft.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Schedule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCHEDULE_UNSPECIFIED: _ClassVar[Schedule]
+    SCHEDULE_AUTO: _ClassVar[Schedule]
+    SCHEDULE_SERIAL: _ClassVar[Schedule]
+SCHEDULE_UNSPECIFIED: Schedule
+SCHEDULE_AUTO: Schedule
+SCHEDULE_SERIAL: Schedule
 
 class VerifyServiceHandshakeRequest(_message.Message):
     __slots__ = ("protocol_version",)
@@ -44,14 +54,16 @@ class CloseSequences(_message.Message):
     def __init__(self, sequences: _Optional[_Iterable[_Union[_common_pb2.CloseSequence, _Mapping]]] = ...) -> None: ...
 
 class VerifyBudget(_message.Message):
-    __slots__ = ("max_nodes", "max_hold_us", "drafting")
+    __slots__ = ("max_nodes", "max_hold_us", "drafting", "schedule")
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     MAX_HOLD_US_FIELD_NUMBER: _ClassVar[int]
     DRAFTING_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     max_nodes: int
     max_hold_us: int
     drafting: bool
-    def __init__(self, max_nodes: _Optional[int] = ..., max_hold_us: _Optional[int] = ..., drafting: _Optional[bool] = ...) -> None: ...
+    schedule: Schedule
+    def __init__(self, max_nodes: _Optional[int] = ..., max_hold_us: _Optional[int] = ..., drafting: _Optional[bool] = ..., schedule: _Optional[_Union[Schedule, str]] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("step", "errors")

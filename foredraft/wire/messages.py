@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from foredraft.params import FinishReason, SamplingParams, Speculation
+from foredraft.params import FinishReason, SamplingParams, Schedule, Speculation
 
 PROTOCOL_VERSION = 1
 
@@ -112,6 +112,7 @@ class VerifyBudget:
     max_nodes: int
     max_hold_us: int
     drafting: bool
+    schedule: Schedule = Schedule.AUTO
 
 
 @dataclass(frozen=True, slots=True)

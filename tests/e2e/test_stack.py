@@ -15,6 +15,7 @@ from support.tiny_models import make_tiny_llama
 
 from foredraft import AsyncClient
 from foredraft.config import StackConfig
+from foredraft.params import Schedule
 from foredraft.results import Result
 from foredraft.supervisor.stack import Stack, running_stack
 
@@ -39,8 +40,12 @@ REQUESTS: list[tuple[list[int], dict[str, Any]]] = [
 
 
 @asynccontextmanager
-async def stack(target: Path, draft: Path, dtype: str) -> AsyncIterator[tuple[Stack, AsyncClient]]:
-    config = StackConfig("127.0.0.1", 0, target, draft=draft, dtype=dtype, log_level="warning")
+async def stack(
+    target: Path, draft: Path, dtype: str, schedule: Schedule = Schedule.AUTO
+) -> AsyncIterator[tuple[Stack, AsyncClient]]:
+    config = StackConfig(
+        "127.0.0.1", 0, target, draft=draft, dtype=dtype, schedule=schedule, log_level="warning"
+    )
     async with running_stack(config) as running:
         await running.ready()
         async with AsyncClient(running.local_address) as client:
@@ -105,7 +110,7 @@ async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> N
 @pytest.mark.asyncio
 async def test_a_twins_guesses_are_all_accepted(tmp_path: Path) -> None:
     target = make_tiny_llama(tmp_path / "target", seed=1)
-    async with stack(target, target, "auto") as (_, client):
+    async with stack(target, target, "auto", Schedule.SERIAL) as (_, client):
         await drafting(client)
         for prompt, options in REQUESTS:
             result = await client.generate(prompt, speculation="model", **options)

@@ -134,7 +134,7 @@ STEP = st.builds(
     timings=st.builds(m.StepTimings, U32, U32, U32, U32, U32),
     free_blocks=U32,
 )
-VERIFY_BUDGET = st.builds(m.VerifyBudget, U32, U32, st.booleans())
+VERIFY_BUDGET = st.builds(m.VerifyBudget, U32, U32, st.booleans(), st.sampled_from(m.Schedule))
 DRAFT_BUDGET = st.builds(m.DraftBudget, U32, U32, number(0.0, 1.0))
 COMMITS = st.builds(m.Commits, commit_lists(whole=False))
 NODE_BLOCKS = st.builds(

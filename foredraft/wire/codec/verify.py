@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
+from foredraft.params import Schedule
 from foredraft.v1 import verify_pb2 as pb
 from foredraft.wire.codec.common import (
     check_rows,
     check_total,
     decode_closes,
+    decode_enum,
     decode_errors,
     decode_finish,
     decode_opens,
@@ -63,6 +65,7 @@ def encode_request(
                 max_nodes=request.max_nodes,
                 max_hold_us=request.max_hold_us,
                 drafting=request.drafting,
+                schedule=int(request.schedule),  # type: ignore[arg-type]
             )
             return pb.VerifyRequest(budget=budget)
         case CloseSequences(sequences):
@@ -87,7 +90,11 @@ def decode_request(wire: pb.VerifyRequest) -> tuple[Request, tuple[SequenceError
             return decode_nodes(wire.nodes)
         case "budget":
             budget = wire.budget
-            return VerifyBudget(budget.max_nodes, budget.max_hold_us, budget.drafting), ()
+            schedule = decode_enum("schedule", Schedule, budget.schedule)
+            return (
+                VerifyBudget(budget.max_nodes, budget.max_hold_us, budget.drafting, schedule),
+                (),
+            )
         case "close":
             return CloseSequences(decode_closes(wire.close.sequences)), ()
     raise BadMessage("message", "one of open, nodes, budget, close")
