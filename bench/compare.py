@@ -177,14 +177,20 @@ def _system_row(
         "decode_tokens_per_s": median(lambda n: mine[n].decode_speed),
         "ratio_to_plain": median(lambda n: mine[n].speed / plain[n].speed),
         "decode_ratio_to_plain": median(lambda n: mine[n].decode_speed / plain[n].decode_speed),
+        "total_ratio_to_plain": round(_total_speed(mine, usable) / _total_speed(plain, usable), 3),
         "tokens_per_step": round(sum(mine[n].tokens for n in usable) / steps, 3) if steps else 0.0,
         "same_ids_as_plain": sum(mine[n].token_ids == plain[n].token_ids for n in usable),
     }
 
 
+def _total_speed(samples: dict[int, Sample], usable: list[int]) -> float:
+    """Tokens per second of decoding over all answers together."""
+    seconds = sum(samples[n].seconds - samples[n].first_seconds for n in usable)
+    return sum(samples[n].tokens - 1 for n in usable) / seconds
+
+
 def _show(content: dict[str, Any]) -> None:
-    columns = ("tokens_per_s", "decode_tokens_per_s", "ratio_to_plain", "decode_ratio_to_plain",
-               "tokens_per_step", "same_ids_as_plain")  # fmt: skip
+    columns = list(content["systems"][PLAIN])
     lines = [f"{content['answers']} answers of up to {content['max_tokens']} tokens, medians"]
     lines.append(" ".join(["system".ljust(28), *columns]))
     for name, row in content["systems"].items():

@@ -23,7 +23,7 @@ def write_report(
         return
     report = {
         "benchmark": name,
-        "command": f"foredraft bench {name} {shlex.join(arguments)}",
+        "command": f"foredraft bench {name} {shlex.join(map(_without_folder, arguments))}",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": machine(),
         "versions": versions(),
@@ -31,6 +31,11 @@ def write_report(
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _without_folder(argument: str) -> str:
+    """Where a file lay on the machine of the measurement says nothing to a reader."""
+    return Path(argument).name if "/" in argument else argument
 
 
 def machine() -> dict[str, Any]:

@@ -9,7 +9,9 @@ from foredraft.engine.sampling import SampledRow, choose
 from foredraft.params import SamplingParams
 from foredraft.policy.cost import StepCost
 
-_WIDTHS = (1, 2, 4, 8, 16, 32)
+# Close together where products are quick: libraries work in tiles of a few rows, and the first
+# row of a new tile costs as much as all of them.
+_WIDTHS = (1, 2, 3, 4, 6, 7, 9, 12, 13, 18, 24, 32)
 _CONTEXT = 128
 _REPEATS = 3
 

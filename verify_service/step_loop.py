@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.params import Schedule
 from foredraft.policy.cost import StepCost
-from foredraft.policy.hold import HoldState
+from foredraft.policy.hold import HoldState, is_rich
 from foredraft.wire.codec.verify import Request, Response
 from foredraft.wire.messages import (
     CloseSequences,
@@ -120,8 +121,13 @@ class StepLoop:
         return round(held * 1e6)
 
     def _lacking(self) -> bool:
-        ready = self._scheduler.ready()
-        return any(sequence.speculates and not sequence.drafted for sequence in ready)
+        return any(self._lacks_guesses(sequence) for sequence in self._scheduler.ready())
+
+    def _lacks_guesses(self, sequence: VerifySequence) -> bool:
+        if not sequence.speculates or sequence.drafted:
+            return False
+        survivals = (node.survival for node in sequence.tree.nodes.values())
+        return self._budget.schedule is Schedule.SERIAL or not is_rich(survivals)
 
     def _prefill(self, sequence: VerifySequence) -> None:
         """Run one chunk of the prompt, or one chain of tokens that were committed before."""

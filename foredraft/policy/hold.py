@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from foredraft.params import Schedule
 from foredraft.wire.messages import VerifyBudget
 
+_RICH = 2.0  # tokens that a tree must promise to be verified at once
 _SERIAL_HOLD_US = 2_000_000.0  # a drafter that is silent for longer has failed
 _PATIENCE = 2  # holds in a row that may end in vain before waiting stops
 _MEMORY = 0.05  # weight of the newest step in the average
 _PROBE = 0.05  # share of a plain step that is always risked, so that good guesses are noticed
+
+
+def is_rich(survivals: Iterable[float]) -> bool:
+    """True if what is left of a tree after a hit is worth a step without waiting for more."""
+    return sum(survivals) >= _RICH
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foredraft.params import Schedule
 from foredraft.policy.cost import StepCost
-from foredraft.policy.hold import HoldState
+from foredraft.policy.hold import HoldState, is_rich
 from foredraft.policy.selection import Candidate, select_nodes
 from foredraft.wire.messages import VerifyBudget
 
@@ -70,6 +70,12 @@ def test_hold_is_worth_what_guesses_brought() -> None:
     assert state.limit_us(replace(DRAFTING, max_hold_us=4_000), 20_000) == 4_000
     assert state.limit_us(replace(DRAFTING, drafting=False), 20_000) == 0
     assert state.limit_us(replace(DRAFTING, max_nodes=0), 20_000) == 0
+
+
+def test_a_rich_tree_needs_no_wait() -> None:
+    assert is_rich([0.9, 0.8, 0.7])
+    assert not is_rich([0.9, 0.9])
+    assert not is_rich([])
 
 
 def test_serial_waits_for_complete_guesses_whatever_they_brought() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from foredraft.engine.runner import ModelRunner
-from foredraft.params import FinishReason, SamplingParams, Speculation
+from foredraft.params import FinishReason, SamplingParams, Schedule, Speculation
 from foredraft.policy.cost import StepCost
 from foredraft.tree.node_id import child_id, path_id, start_id
 from foredraft.wire.codec.verify import Response
@@ -93,7 +93,7 @@ class VerifyDriver:
         self._opened: dict[int, OpenSequence] = {}
         self._guessers: dict[int, Guesser] = {}
         self.answers: dict[int, Answer] = {}
-        self.send(VerifyBudget(max_nodes=max_nodes, max_hold_us=10**8, drafting=True))
+        self.send(VerifyBudget(max_nodes, max_hold_us=0, drafting=True, schedule=Schedule.SERIAL))
 
     def __enter__(self) -> VerifyDriver:
         self._thread.start()

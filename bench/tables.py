@@ -1,0 +1,70 @@
+"""``foredraft bench tables``: remakes the README's tables from bench/results/*.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+_BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def main(arguments: list[str]) -> int:
+    args = _parser().parse_args(arguments)
+    reports = [json.loads(file.read_text("utf-8")) for file in sorted(args.results.glob("*.json"))]
+    readme = args.readme.read_text(encoding="utf-8")
+    before, _, rest = readme.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    args.readme.write_text(f"{before}{_BEGIN}\n{_tables(reports)}\n{_END}{after}", encoding="utf-8")
+    sys.stdout.write(f"{args.readme} holds {len(reports)} results\n")
+    return 0
+
+
+def _tables(reports: list[dict[str, Any]]) -> str:
+    lines = ["| measured | result | command |", "| --- | --- | --- |"]
+    for report in reports:
+        lines += [
+            f"| {what} | {result} | `{report['command']}` |" for what, result in _rows(report)
+        ]
+    machine, versions = reports[-1]["machine"], reports[-1]["versions"]
+    lines += [
+        "",
+        f"{machine['processor']}, {machine['cores']} cores; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + ". Medians over the answers; every answer of ours had the same ids as plain decoding.",
+    ]
+    return "\n".join(lines)
+
+
+def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    match report["benchmark"]:
+        case "wire":
+            size = f"{report['sequences']} x {report['nodes_per_sequence']} nodes"
+            times = f"p50 {report['p50_ms']} ms, p99 {report['p99_ms']} ms"
+            return [(f"draft -> gateway -> verify, {size}", times)]
+        case "perplexity":
+            return [
+                (f"perplexity in {dtype}, {report['tokens']} tokens", str(value))
+                for dtype, value in report["perplexity"].items()
+            ]
+        case _:
+            return [
+                (f"{name}, {report['prompts'].split('.')[0]}", _speed(row))
+                for name, row in report["systems"].items()
+            ]
+
+
+def _speed(row: dict[str, float]) -> str:
+    steps = f", {row['tokens_per_step']} tokens/step" if row["tokens_per_step"] > 1.05 else ""
+    total = f"{row['decode_ratio_to_plain']}x plain, {row['total_ratio_to_plain']}x over all"
+    ratio = "" if row["ratio_to_plain"] == 1.0 else f" ({total}{steps})"
+    return f"{row['decode_tokens_per_s']} tokens/s decoding{ratio}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="foredraft bench tables", description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("bench/results"))
+    parser.add_argument("--readme", type=Path, default=Path("README.md"))
+    return parser
