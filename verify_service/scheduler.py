@@ -6,7 +6,7 @@ from collections import deque
 
 import grpc
 
-from foredraft.engine.kv import BLOCK, BlockPool
+from foredraft.engine.kv import BLOCK
 from foredraft.wire.errors import code_number
 from foredraft.wire.messages import CloseSequence, Limits, ModelInfo, OpenSequence, SequenceError
 from verify_service.reservations import Reservations
@@ -24,8 +24,8 @@ class Refused(Exception):
 class Scheduler:
     """All sequences: waiting for memory, in prefill, or ready for a step."""
 
-    def __init__(self, pool: BlockPool, model: ModelInfo, limits: Limits) -> None:
-        self.reservations = Reservations(pool)
+    def __init__(self, reservations: Reservations, model: ModelInfo, limits: Limits) -> None:
+        self.reservations = reservations
         self._model = model
         self._limits = limits
         self._waiting: deque[VerifySequence] = deque()
@@ -40,9 +40,7 @@ class Scheduler:
         Raises:
             Refused: it can never run here.
         """
-        sequence = VerifySequence.open(
-            stream, opened, self._limits, self._model.context_length, BLOCK
-        )
+        sequence = VerifySequence.open(stream, opened, self._limits, self._model.context_length)
         refuse = _Refuser(opened.seq_id, opened.incarnation)
         vocab = self._model.vocab_size
         if not opened.prompt or max(sequence.tokens) >= vocab:

@@ -22,18 +22,17 @@ class VerifySequence:
     context_length: int
     tokens: list[int]
     tree: TokenTree
-    worst_blocks: int  # blocks that the sequence may need without any guess
     blocks: list[int] = field(default_factory=list)
     fed: int = 0
     drafted: bool = False  # the drafter is done below the current root
+    sound: bool = False  # a step has shown that all its KV is finite
     orphans: list[int] = field(default_factory=list)
 
     @classmethod
     def open(
-        cls, stream: int, opened: OpenSequence, limits: Limits, context_length: int, block: int
+        cls, stream: int, opened: OpenSequence, limits: Limits, context_length: int
     ) -> VerifySequence:
         tokens = [*opened.prompt, *opened.committed]
-        longest = min(context_length, len(opened.prompt) + opened.params.max_tokens)
         return cls(
             stream=stream,
             opened=opened,
@@ -42,7 +41,6 @@ class VerifySequence:
             tree=TokenTree(
                 opened.seq_id, opened.incarnation, tokens, limits.max_nodes, limits.max_depth
             ),
-            worst_blocks=-(-longest // block),
         )
 
     @property
@@ -52,6 +50,11 @@ class VerifySequence:
     @property
     def generated(self) -> int:
         return len(self.tokens) - len(self.opened.prompt)
+
+    @property
+    def longest(self) -> int:
+        """Tokens, prompt included, beyond which it cannot grow."""
+        return min(self.context_length, len(self.opened.prompt) + self.opened.params.max_tokens)
 
     @property
     def room(self) -> int:

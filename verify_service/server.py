@@ -23,6 +23,7 @@ from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.messages import Limits, NodeBatch, SequenceErrors, WorkerIdentity
 from foredraft.wire.serving import serve_until_stopped
 from verify_service.profile import profile_steps
+from verify_service.reservations import Reservations
 from verify_service.scheduler import Scheduler
 from verify_service.step_loop import Arrival, StepLoop
 
@@ -119,7 +120,8 @@ class Worker:
             config.max_sequences, config.max_nodes, config.max_depth, runner.kv.total_blocks
         )
         self.identity = WorkerIdentity(runner.info, limits)
-        return StepLoop(runner, Scheduler(runner.kv, runner.info, limits), cost, self._publish)
+        scheduler = Scheduler(Reservations(runner.kv, runner.scrub), runner.info, limits)
+        return StepLoop(runner, scheduler, cost, self._publish)
 
     def _publish(self, stream: int, response: codec.Response) -> None:
         """Called by the engine thread."""

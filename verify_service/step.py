@@ -120,11 +120,12 @@ def _outcome(
 ) -> Outcome:
     sequence, opened = tree.sequence, tree.sequence.opened
     if choices is None:
-        runner.scrub(sequence.blocks)
+        sequence.sound = False
         text = "the model's numbers are not finite for this input"
         code = code_number(grpc.StatusCode.INTERNAL)
         error = SequenceError(opened.seq_id, opened.incarnation, code, text)
         return Outcome(sequence, None, error)
+    sequence.sound = True
     accepted = accept(tree.tokens, tree.parents, choices)
     ending = apply_stops(
         accepted.tokens,

@@ -1,1 +1,1 @@
-"""The model and its memory, shared by both workers. The only room that imports torch."""
+"""The model and its memory, shared by both workers. Torch lives here."""

@@ -177,9 +177,9 @@ def _branching(
 def _lying(blocks: Sequence[int], slots: int, kv: PagedKV, device: torch.device) -> Lying:
     table = np.zeros(slots // BLOCK, dtype=np.int64)
     used = np.asarray(blocks[: len(table)], dtype=np.int64)
-    if np.array_equal(used, np.arange(used[0], used[0] + len(used))):
-        # Slots past the sequence's own blocks are masked: they only have to exist and be finite.
+    if len(used) == len(table) and np.array_equal(used, np.arange(used[0], used[0] + len(used))):
         return Lying(slots, first=int(used[0]) * BLOCK)
+    # The rest of the last tile is the zero block: a neighbour's memory is never read.
     table[: len(used)] = used
     return Lying(slots, index=to_device(kv.block_index(table), device))
 

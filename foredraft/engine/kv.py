@@ -17,7 +17,6 @@ from torch import Tensor
 from foredraft.engine.model_config import ModelConfig
 
 BLOCK = 16  # tokens per block
-_SPARE = 3  # blocks behind the last: a whole tile may be read from any block on
 
 
 class BlockPool:
@@ -85,7 +84,7 @@ class PagedKV:
         self.pool = BlockPool(total_blocks)
         self.head_dim = config.head_dim
         self.planes = 2 * config.kv_heads
-        self.blocks = total_blocks + 1 + _SPARE
+        self.blocks = total_blocks + 1
         shape = (self.planes * self.blocks, BLOCK * config.head_dim)
         self.block_rows = [
             torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)
@@ -121,6 +120,8 @@ class PagedKV:
 
     def scrub(self, blocks: Sequence[int]) -> None:
         """Zero blocks that may hold values that are not finite, before they are freed."""
+        if not blocks:
+            return
         device = self.block_rows[0].device
         index = self.block_index(np.asarray(blocks, dtype=np.int64)).reshape(-1)
         where = torch.from_numpy(index).to(device)

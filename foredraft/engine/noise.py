@@ -1,8 +1,8 @@
 """Gumbel noise as a function of (seed, choice, position, token id): no state, any order.
 
 ``h`` is a 32-bit counter hash, ``v = (h + 0.5) / 2^32`` and ``G = -log(-log1p(-v))``, all in
-float32. Small v makes large G, and float32 is finest there, so the winner's noise is finite;
-v that rounds to 1 gives minus infinity, which cannot win.
+float32. Small v makes large G, and float32 is finest there. v that would round to 1 is held just
+below it: minus infinity could not win against others, but it must not be all that filters leave.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
+_BELOW_ONE = 1.0 - 2.0**-24
 
 
 def gumbel(seed: int, choice: int, position: int, vocab: int, device: torch.device) -> Tensor:
     """Noise of every token id at one position: float32 [vocab]."""
     key = noise_key(seed, choice, position)
     ids = torch.arange(vocab, dtype=torch.int64, device=device)
-    v = (_hash(ids, key).to(torch.float32) + 0.5) * 2.0**-32
+    v = ((_hash(ids, key).to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=_BELOW_ONE)
     return -torch.log(-torch.log1p(-v))
 
 

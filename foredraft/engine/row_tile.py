@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 _CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_LARGEST = 192  # rows up to which every multiple of the tile is tried
+LARGEST = 256  # rows up to which every multiple of the tile is tried
 FIXED_LAUNCH = 64
 
 
@@ -40,7 +40,7 @@ def probe_row_tile(product: Callable[[Tensor], Tensor], rows: Tensor) -> RowTile
 
     Args:
         product: maps [..., n, k] to [..., n, m], row by row.
-        rows: [..., at least _LARGEST, k] sample rows.
+        rows: [..., at least LARGEST, k] sample rows.
 
     Returns:
         The tile, or launches of a fixed size where no tile works.
@@ -55,7 +55,7 @@ def _is_invariant(product: Callable[[Tensor], Tensor], rows: Tensor, tile: int) 
     alone = torch.cat(
         [
             product(rows[..., start : start + tile, :].contiguous())
-            for start in range(0, _LARGEST - _LARGEST % tile, tile)
+            for start in range(0, LARGEST - LARGEST % tile, tile)
         ],
         dim=-2,
     )

@@ -15,7 +15,7 @@ from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
 from foredraft.engine.llama import Llama, Tiles
 from foredraft.engine.model_config import ModelConfig, read_model_config
 from foredraft.engine.precision import Precision, choose_precision
-from foredraft.engine.row_tile import RowTile, probe_row_tile
+from foredraft.engine.row_tile import LARGEST, RowTile, probe_row_tile
 from foredraft.engine.weights import load_llama
 from foredraft.tokenizer_hash import tokenizer_identity
 from foredraft.wire.messages import ModelInfo
@@ -25,7 +25,6 @@ __all__ = ["ModelRunner", "SequenceRows"]
 log = logging.getLogger(__name__)
 
 _CPU_CHUNK, _GPU_CHUNK = TILE, 4 * TILE
-_SAMPLE_ROWS = 256
 
 
 class ModelRunner:
@@ -131,21 +130,23 @@ def _choose_device(name: str) -> torch.device:
 
 @torch.inference_mode()
 def _measure_tiles(config: ModelConfig, precision: Precision, device: torch.device) -> Tiles:
-    """Row tiles of the shapes this model uses."""
+    """Row tiles, measured on products with this model's widths of input."""
     random = torch.Generator().manual_seed(0)
 
     def sample(*shape: int) -> Tensor:
         return torch.randn(shape, generator=random).to(device, precision.activation)
 
     linear = RowTile(1)
-    for width in (config.hidden, config.intermediate):
+    for width in {config.hidden, config.heads * config.head_dim, config.intermediate}:
         layer = precision.make_linear(sample(config.hidden, width))
-        linear = linear.join(probe_row_tile(layer, sample(_SAMPLE_ROWS, width)))
+        linear = linear.join(probe_row_tile(layer, sample(LARGEST, width)))
     keys = sample(config.kv_heads, TILE, config.head_dim)
-    queries = sample(config.kv_heads, _SAMPLE_ROWS, config.head_dim)
+    queries = sample(config.kv_heads, LARGEST, config.head_dim)
     values = sample(config.kv_heads, TILE, config.head_dim)
-    weights = sample(config.kv_heads, _SAMPLE_ROWS, TILE)
+    weights = sample(config.kv_heads, LARGEST, TILE)
     attention = probe_row_tile(lambda q: torch.bmm(q, keys.transpose(1, 2)), queries).join(
         probe_row_tile(lambda p: torch.bmm(p, values), weights)
     )
+    if attention.limit is not None:
+        log.warning("no row tile makes attention independent of the batch on this machine")
     return Tiles(linear, RowTile(attention.rows))

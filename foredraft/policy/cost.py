@@ -1,4 +1,4 @@
-"""What a step costs: milliseconds as a function of its rows, profiled and then corrected."""
+"""What a step costs: milliseconds as a function of its rows, profiled at start-up."""
 
 from __future__ import annotations
 

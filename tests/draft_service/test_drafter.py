@@ -106,7 +106,7 @@ def test_trust_is_lost_and_won_again() -> None:
 @given(st.lists(st.integers(3, 6), min_size=1, max_size=40), st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None)
 def test_guesses_occur_in_the_sequence_itself(prompt: list[int], seed: int) -> None:
-    """D27: with another sequence open, nothing of its text is ever proposed."""
+    """With another sequence open, nothing of its text is ever proposed."""
     drafter = make_drafter()
     rng = random.Random(seed)
     other = open_one(1, [rng.randrange(500, 1000) for _ in range(300)] * 2)
@@ -122,7 +122,7 @@ def test_guesses_occur_in_the_sequence_itself(prompt: list[int], seed: int) -> N
 
 
 def test_a_used_server_copies_as_well_as_a_fresh_one() -> None:
-    """D27: the text of an earlier request on the same slot leaves nothing behind."""
+    """The text of an earlier request on the same slot leaves nothing behind."""
     prompt, text = copy_task(seed=1)
     _, fresh_steps = play(make_drafter(), open_one(prompt=prompt), text)
     used = make_drafter()
@@ -187,7 +187,6 @@ def test_a_repetition_is_followed_past_the_end_of_the_text() -> None:
 
 
 def test_nothing_stands_below_an_end() -> None:
-    """D16."""
     for params in (
         SamplingParams(max_tokens=100),
         SamplingParams(max_tokens=100, stop_token_ids=(8,), ignore_eos=True),
@@ -222,7 +221,6 @@ def test_no_guess_behind_max_tokens(max_tokens: int) -> None:
 
 
 def test_no_guess_behind_the_context_of_the_target() -> None:
-    """D17 b."""
     prompt = [4, 5, 6] * 20
     target_info = ModelInfo("t", "h", 1000, context_length=len(prompt) + 6, eos_token_ids=())
     drafter = make_drafter(target=target_info)

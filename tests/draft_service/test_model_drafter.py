@@ -85,7 +85,7 @@ def open_model(seq_id: int, prompt: Sequence[int], params: SamplingParams) -> Op
 
 
 def check_kv(drafter: Drafter) -> None:
-    """What is fed and where nodes lie, for every sequence (D03, D26)."""
+    """What is fed and where nodes lie, for every sequence."""
     for sequence in drafter._sequences.values():
         kv = sequence.kv
         if kv is None:
@@ -152,7 +152,7 @@ NEVER_ZERO = {0: -1000.0}  # so that a corrupted guess is surely wrong
     ids=["greedy", "sampled", "penalties"],
 )
 def test_a_twin_is_right_in_every_round_that_is_not_corrupted(directory, runner, params) -> None:
-    """D03: 300 tokens; the second pass of every third round guesses nonsense."""
+    """300 tokens; the second pass of every third round guesses nonsense."""
     prompt = random_prompt(1)
     opened = open_model(1, prompt, params)
     target = ScriptedTarget(opened, decode(runner, prompt, 300, params))
@@ -183,7 +183,7 @@ def test_a_twin_is_right_in_every_round_that_is_not_corrupted(directory, runner,
 
 
 def test_a_pause_without_drafts_leaves_the_twin_right(directory, runner) -> None:
-    """D26: rounds whose drafts are switched off, short and longer than a catch-up pass."""
+    """Rounds whose drafts are switched off, short and longer than a catch-up pass."""
     params = SamplingParams(max_tokens=400, ignore_eos=True)
     prompt = random_prompt(2)
     opened = open_model(1, prompt, params)
@@ -267,7 +267,7 @@ def test_suffix_and_model_share_one_tree(directory, runner) -> None:
 
 
 def test_nothing_below_an_end_and_drafting_goes_on_after_it(directory, runner) -> None:
-    """D16: the draft loves EOS, the target never takes it."""
+    """The draft loves EOS, the target never takes it."""
     params = SamplingParams(max_tokens=100, logit_bias={2: 100.0})
     prompt = random_prompt(6)
     opened = open_model(1, prompt, params)
@@ -299,7 +299,7 @@ def test_min_tokens_keeps_the_end_away(directory, runner) -> None:
 def test_a_draft_with_a_shorter_context_stops_and_the_suffix_goes_on(
     tmp_path, directory, runner
 ) -> None:
-    """D17 a: drafter 64, target 512; another sequence keeps its model guesses."""
+    """Drafter 64, target 512; another sequence keeps its model guesses."""
     short = load(make_tiny_llama(tmp_path / "short", context=64))
     params = SamplingParams(max_tokens=400, ignore_eos=True)
     opened = [
@@ -336,7 +336,7 @@ def _held(drafter: Drafter) -> int:
 
 
 def test_padded_vocabularies(tmp_path) -> None:
-    """D18: target 160 rows, drafter 128 rows, 120 real tokens."""
+    """Target 160 rows, drafter 128 rows, 120 real tokens."""
     target_dir = make_tiny_llama(tmp_path / "target", vocab=160, real_vocab=120)
     draft_dir = make_tiny_llama(tmp_path / "draft", vocab=128, real_vocab=120, seed=1)
     target_runner, draft_runner = load(target_dir), load(draft_dir)
@@ -377,7 +377,7 @@ class RecordingRunner(CorruptingRunner):
 def test_the_context_of_the_draft_is_used_to_its_end_and_then_given_back(
     tmp_path, directory, runner
 ) -> None:
-    """D17 a: the last row stands at position 63 of 64; afterwards no memory is held."""
+    """The last row stands at position 63 of 64; afterwards no memory is held."""
     short = RecordingRunner(load(make_tiny_llama(tmp_path / "short", context=64)))
     prompt = random_prompt(7, 62)
     params = SamplingParams(max_tokens=400, ignore_eos=True)
@@ -397,7 +397,7 @@ def test_the_context_of_the_draft_is_used_to_its_end_and_then_given_back(
 
 
 def test_a_draft_with_too_few_rows_is_never_fed_an_unknown_id(tmp_path) -> None:
-    """D18: the tokenizer has 140 entries, the draft only 128 rows."""
+    """The tokenizer has 140 entries, the draft only 128 rows."""
     target_dir = make_tiny_llama(tmp_path / "target", vocab=160, real_vocab=140)
     draft_dir = make_tiny_llama(tmp_path / "draft", vocab=128, real_vocab=140)
     info = read_target(target_dir)

@@ -90,7 +90,7 @@ def test_chain_has_the_bits_of_plain_decoding(
 
 @pytest.mark.parametrize("context", [14, 62, 130])
 def test_siblings_do_not_see_each_other(runner: ModelRunner, context: int) -> None:
-    """D11: root -> {a, b}, a -> c, b -> d, in two orders of the siblings."""
+    """Root -> {a, b}, a -> c, b -> d, in two orders of the siblings."""
     prompt = random_tokens(context)
     root, a, b, c, d = random_tokens(5, seed=2)
     along_a = one_by_one(runner, prompt, [root, a, c])
@@ -115,7 +115,7 @@ def test_siblings_do_not_see_each_other(runner: ModelRunner, context: int) -> No
 
 
 def test_rows_do_not_feel_their_neighbours(runner: ModelRunner) -> None:
-    """D05: unequal lengths in one step, the end-of-turn id inside a prompt included."""
+    """Unequal lengths in one step, the end-of-turn id inside a prompt included."""
     prompts = [random_tokens(length, seed=length) for length in (3, 17, 64, 65, 150, 40)]
     prompts[1][5] = 2
     tails = [random_tokens(1 + index, seed=50 + index) for index in range(len(prompts))]
@@ -137,7 +137,7 @@ def test_nodes_may_rest_on_nodes_of_earlier_passes(runner: ModelRunner) -> None:
 
 
 def test_moved_path_continues_as_if_it_had_been_plain(runner: ModelRunner) -> None:
-    """D02: accepted nodes move behind the committed part, rejected ones are overwritten."""
+    """Accepted nodes move behind the committed part, rejected ones are overwritten."""
     prompt, tokens = random_tokens(30), random_tokens(3, seed=4)
     plain = one_by_one(runner, prompt, [*tokens, 9])
     blocks = prefilled(runner, prompt)
@@ -149,7 +149,7 @@ def test_moved_path_continues_as_if_it_had_been_plain(runner: ModelRunner) -> No
 
 
 def test_other_blocks_stay_untouched(runner: ModelRunner) -> None:
-    """D24: writes go to the mapped slots only."""
+    """Writes go to the mapped slots only."""
     prompt = random_tokens(31)
     before = runner.kv.allocate(1)
     blocks = prefilled(runner, prompt, room=17)
@@ -161,7 +161,7 @@ def test_other_blocks_stay_untouched(runner: ModelRunner) -> None:
 
 
 def test_padding_rows_of_the_vocabulary_are_not_served(tmp_path: Path) -> None:
-    """D18: 160 rows, 120 real tokens."""
+    """160 rows, 120 real tokens."""
     directory = make_tiny_llama(tmp_path, vocab=160, real_vocab=120, context=64)
     runner = load(directory, "float32")
     assert runner.info.vocab_size == 120

@@ -1,4 +1,4 @@
-"""D37: however the tokens arrive, the pieces together are the whole text."""
+"""However the tokens arrive, the pieces together are the whole text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D12, D13, D14, D21 at the gateway: where an answer ends inside a commit, and what counts."""
+"""At the gateway: where an answer ends inside a commit, and what counts."""
 
 from __future__ import annotations
 

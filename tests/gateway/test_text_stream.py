@@ -1,4 +1,4 @@
-"""D15: stop strings are found wherever they fall, and nothing of them is shown."""
+"""Stop strings are found wherever they fall, and nothing of them is shown."""
 
 from __future__ import annotations
 

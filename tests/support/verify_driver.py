@@ -32,6 +32,7 @@ from foredraft.wire.messages import (
     StepResult,
     VerifyBudget,
 )
+from verify_service.reservations import Reservations
 from verify_service.scheduler import Scheduler
 from verify_service.step_loop import Arrival, StepLoop
 
@@ -84,7 +85,7 @@ class VerifyDriver:
         self, runner: ModelRunner, *, max_nodes: int = 64, max_sequences: int = 64
     ) -> None:
         limits = Limits(max_sequences, max_nodes, 32, runner.kv.total_blocks)
-        self.scheduler = Scheduler(runner.kv, runner.info, limits)
+        self.scheduler = Scheduler(Reservations(runner.kv, runner.scrub), runner.info, limits)
         self._published: queue.Queue[Response] = queue.Queue()
         self.loop = StepLoop(
             runner, self.scheduler, FREE_ROWS, lambda _, response: self._published.put(response)

@@ -22,7 +22,7 @@ def test_accepts_the_path_that_the_target_chose() -> None:
 @pytest.mark.parametrize("place", range(1, 7))
 @pytest.mark.parametrize("stop", [EOS, 77])
 def test_nothing_follows_a_stop_inside_a_round(place: int, stop: int) -> None:
-    """D12: at each place of a round of five guesses and the target's own token."""
+    """At each place of a round of five guesses and the target's own token."""
     tokens = [5, 6, 7, 8, 9, 10]
     tokens[place - 1] = stop
     params = SamplingParams(max_tokens=100, stop_token_ids=(77,))
@@ -33,7 +33,7 @@ def test_nothing_follows_a_stop_inside_a_round(place: int, stop: int) -> None:
 
 @pytest.mark.parametrize("budget", range(1, 13))
 def test_budget_is_exact(budget: int) -> None:
-    """D13: rounds of six tokens deliver exactly max_tokens."""
+    """Rounds of six tokens deliver exactly max_tokens."""
     params = SamplingParams(max_tokens=budget)
     delivered = 0
     while True:
@@ -45,7 +45,6 @@ def test_budget_is_exact(budget: int) -> None:
 
 
 def test_a_stop_before_the_budget_wins() -> None:
-    """D14."""
     round_tokens = [10, 11, EOS, 20, 21, 22]
     five = apply_stops(round_tokens, 0, 1000, SamplingParams(max_tokens=5), (EOS,))
     two = apply_stops(round_tokens, 0, 1000, SamplingParams(max_tokens=2), (EOS,))

@@ -55,7 +55,7 @@ def drafters(text: list[int], depth: int) -> dict[str, Guesser]:
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 8])
 def test_greedy_ids_are_those_of_the_plain_run(runner: ModelRunner, depth: int) -> None:
-    """D01: alone and eight at a time, unequal lengths."""
+    """Alone and eight at a time, unequal lengths."""
     prompts = PROMPTS[:8]
     params = {"max_tokens": 48, "ignore_eos": True}
     plain = [alone(runner, prompt, **params).tokens for prompt in prompts]
@@ -69,7 +69,7 @@ def test_greedy_ids_are_those_of_the_plain_run(runner: ModelRunner, depth: int) 
 
 
 def test_sampled_ids_are_those_of_the_plain_run_in_a_mixed_batch(runner: ModelRunner) -> None:
-    """D06, D08: penalties, bias, filters and seeds of eight neighbours."""
+    """Penalties, bias, filters and seeds of eight neighbours."""
     prompts = PROMPTS[8:]
     cells = list(zip(prompts, SAMPLED, strict=True))
     plain = [alone(runner, p, max_tokens=40, ignore_eos=True, **params) for p, params in cells]
@@ -97,7 +97,7 @@ def test_every_guess_of_a_prophet_is_accepted(runner: ModelRunner) -> None:
 
 
 def test_a_barred_token_never_appears(runner: ModelRunner) -> None:
-    """D08: the drafter proposes exactly the token that a bias forbids."""
+    """The drafter proposes exactly the token that a bias forbids."""
     plain = alone(runner, PROMPTS[5], max_tokens=12, ignore_eos=True)
     barred = plain.tokens[3]
     bias = {barred: -100.0}
@@ -111,7 +111,6 @@ def test_a_barred_token_never_appears(runner: ModelRunner) -> None:
 
 
 def test_seeds_give_the_same_ids_alone_and_among_neighbours(runner: ModelRunner) -> None:
-    """D06."""
     once = alone(runner, PROMPTS[6], max_tokens=24, temperature=1.0, seed=42)
     with VerifyDriver(runner) as driver:
         for index in range(8):
@@ -125,7 +124,6 @@ def test_seeds_give_the_same_ids_alone_and_among_neighbours(runner: ModelRunner)
 @pytest.mark.parametrize("length", [14, 15, 16, 17, 18, 30, 31, 32, 33, 34])
 @pytest.mark.parametrize("depth", [1, 4, 16, 17])
 def test_rounds_that_cross_block_edges(runner: ModelRunner, length: int, depth: int) -> None:
-    """D24."""
     prompt = PROMPTS[-1][:length]
     plain = alone(runner, prompt, max_tokens=36, ignore_eos=True)
     with VerifyDriver(runner) as driver:
@@ -135,7 +133,7 @@ def test_rounds_that_cross_block_edges(runner: ModelRunner, length: int, depth: 
 
 
 def test_log_probabilities_are_those_of_the_plain_run(runner: ModelRunner) -> None:
-    """D09: one entry per token, the chosen one listed, none for rejected guesses."""
+    """One entry per token, the chosen one listed, none for rejected guesses."""
     params = {"max_tokens": 40, "ignore_eos": True, "logprobs": 3}
     plain = alone(runner, PROMPTS[7], **params)
     with VerifyDriver(runner) as driver:

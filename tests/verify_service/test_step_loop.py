@@ -79,7 +79,6 @@ def test_equals_the_reference_with_and_without_guesses(
 
 
 def test_kv_holds_all_but_the_newest_token_after_every_step(runner: ModelRunner) -> None:
-    """D02 a."""
     plain = plain_tokens(runner, PROMPT, max_tokens=30, ignore_eos=True)
     with VerifyDriver(runner) as driver:
         guesses = half_right([*PROMPT, *plain], 5, VOCAB)
@@ -93,7 +92,7 @@ def test_kv_holds_all_but_the_newest_token_after_every_step(runner: ModelRunner)
 
 @pytest.mark.parametrize("depth", [1, 8])
 def test_context_limit_of_the_target(runner: ModelRunner, depth: int) -> None:
-    """D17 b: room for six tokens, guesses that look past the end."""
+    """Room for six tokens, guesses that look past the end."""
     prompt = random.Random(1).choices(range(3, VOCAB), k=CONTEXT - 6)
     plain = plain_tokens(runner, prompt, max_tokens=50, ignore_eos=True)
     assert len(plain) == 6
@@ -106,7 +105,7 @@ def test_context_limit_of_the_target(runner: ModelRunner, depth: int) -> None:
 
 @pytest.mark.parametrize("budget", range(1, 8))
 def test_budget_of_tokens(runner: ModelRunner, budget: int) -> None:
-    """D13, through the engine."""
+    """Through the engine."""
     text = [*PROMPT, *plain_tokens(runner, PROMPT, max_tokens=20, ignore_eos=True)]
     with VerifyDriver(runner) as driver:
         driver.open(0, PROMPT, prophet(text, 5), max_tokens=budget, ignore_eos=True)
@@ -116,7 +115,7 @@ def test_budget_of_tokens(runner: ModelRunner, budget: int) -> None:
 
 
 def test_end_of_sequence_inside_a_round(runner: ModelRunner) -> None:
-    """D12 and D21, through the engine: nothing after the stop is delivered or counted."""
+    """Through the engine: nothing after the stop is delivered or counted."""
     plain = plain_tokens(runner, PROMPT, max_tokens=20, ignore_eos=True)
     stop = next(token for token in plain if token not in plain[:2])
     place = plain.index(stop)
@@ -129,14 +128,14 @@ def test_end_of_sequence_inside_a_round(runner: ModelRunner) -> None:
 
 
 def test_blocks_for_several_tokens_at_once(runner: ModelRunner) -> None:
-    """D24: entries of a step are the committed ones, the root and its nodes."""
+    """Entries of a step are the committed ones, the root and its nodes."""
     pool = runner.kv
     assert [pool.blocks_for(15 + 1 + 4), pool.blocks_for(31 + 17)] == [2, 3]
     assert pool.blocks_for(31 + 1 + 17) == 4
 
 
 def test_guesses_give_way_when_memory_is_short(runner: ModelRunner) -> None:
-    """D24: with no block to spare the round shrinks and the ids stay."""
+    """With no block to spare the round shrinks and the ids stay."""
     plain = plain_tokens(runner, PROMPT, max_tokens=40, ignore_eos=True)
     need = runner.kv.blocks_for(len(PROMPT) + 40)
     taken = runner.kv.allocate(runner.kv.free_blocks - need)
@@ -194,8 +193,25 @@ def test_closing_frees_everything_at_once(runner: ModelRunner) -> None:
         assert runner.kv.free_blocks == runner.kv.total_blocks
 
 
+def test_values_that_are_not_finite_stay_with_their_sequence(runner: ModelRunner) -> None:
+    """One input breaks the model: its request fails, and the next owner of its blocks is safe."""
+    plain = plain_tokens(runner, PROMPT, max_tokens=20, ignore_eos=True)
+    broken = 100
+    runner._model.embedding[broken] = float("nan")
+    with VerifyDriver(runner) as driver:
+        driver.open(0, [5, broken, *PROMPT], max_tokens=20)
+        driver.open(1, PROMPT, max_tokens=20, ignore_eos=True, logit_bias={broken: -1000.0})
+        answers = driver.finish()
+        assert answers[0].error is not None
+        assert "not finite" in answers[0].error.message
+        driver.open(2, [*PROMPT[:1]], max_tokens=2)
+        driver.finish()
+    assert answers[1].tokens == plain
+    memory = runner._memory
+    assert all(layer.isfinite().all() for layer in memory.block_rows)
+
+
 def test_guesses_outside_the_vocabulary_harm_nobody(runner: ModelRunner) -> None:
-    """D19."""
     plain = plain_tokens(runner, PROMPT, max_tokens=20, ignore_eos=True)
     with VerifyDriver(runner) as driver:
         driver.open(0, PROMPT, lambda _: [[VOCAB]], max_tokens=20, ignore_eos=True)
