@@ -52,7 +52,7 @@ proto: $(VENV)/dev.stamp ## make the stubs in foredraft/v1 again
 proto-image: $(VENV)/dev.stamp
 	$(BIN)/buf build protos --exclude-source-info -o protos/foredraft.binpb
 
-bench: $(VENV)/model.stamp ## compare with transformers (flags in ARGS="--prompts FILE --limit N")
+bench: $(VENV)/model.stamp ## speed with and without guesses: ARGS="--prompts FILE [--peer transformers]"
 	@$(BIN)/foredraft bench compare $(ARGS)
 
 clean: ## remove the virtual environment and every cache

@@ -21,6 +21,7 @@ from bench.prompts import Chat, read_prompts
 from bench.report import write_report
 from foredraft.aio import AsyncClient
 from foredraft.config import StackConfig
+from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.models.resolve import resolve_model
 from foredraft.request import ChatMessage
 from foredraft.supervisor.stack import running_stack
@@ -209,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="prompts (default 20)")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--model", default="smollm2-135m-instruct", metavar="DIR|ID")
+    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
     parser.add_argument("--draft", default="none", metavar="DIR|none")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--speculation", default="suffix", help="modes beside plain, with commas")

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from bench.report import write_report
 from foredraft.config import EngineConfig, usable_cores
 from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.models.resolve import resolve_model
 
 _ROWS = 64
@@ -66,6 +67,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, default=8, metavar="N", help="windows")
     parser.add_argument("--window", type=int, default=512, help="tokens per window")
     parser.add_argument("--dtypes", default="float32,float16,bfloat16")
-    parser.add_argument("--model", default="smollm2-135m-instruct", metavar="DIR|ID")
+    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
     parser.add_argument("--json", type=Path, metavar="OUT")
     return parser

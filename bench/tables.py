@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.compare import PLAIN
+
+_PEER = "transformers"  # names of other systems begin so
 _BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
@@ -23,19 +26,39 @@ def main(arguments: list[str]) -> int:
 
 
 def _tables(reports: list[dict[str, Any]]) -> str:
+    if not reports:
+        return "Nothing was measured yet."
     lines = ["| measured | result | command |", "| --- | --- | --- |"]
     for report in reports:
         lines += [
             f"| {what} | {result} | `{report['command']}` |" for what, result in _rows(report)
         ]
-    machine, versions = reports[-1]["machine"], reports[-1]["versions"]
-    lines += [
-        "",
-        f"{machine['processor']}, {machine['cores']} cores; "
-        + ", ".join(f"{name} {version}" for name, version in versions.items())
-        + ". Medians over the answers; every answer of ours had the same ids as plain decoding.",
+    notes = [*dict.fromkeys(map(_machine, reports)), *_same_ids(reports)]
+    return "\n".join(lines) + "\n\n" + "\n\n".join(notes)
+
+
+def _machine(report: dict[str, Any]) -> str:
+    machine, versions = report["machine"], report["versions"]
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{machine['processor']}, {machine['cores']} cores; {packages}."
+
+
+def _same_ids(reports: list[dict[str, Any]]) -> list[str]:
+    """How many of our own answers with guesses are those of plain decoding; none, no sentence."""
+    same = answers = 0
+    for report in reports:
+        if report["benchmark"] != "compare":
+            continue
+        for name, row in report["systems"].items():
+            if name != PLAIN and not name.startswith(_PEER):
+                same += row["same_ids_as_plain"]
+                answers += report["answers"]
+    if not answers:
+        return []
+    return [
+        f"Medians over the answers. {same} of our {answers} answers with guesses have the same "
+        "ids as plain decoding."
     ]
-    return "\n".join(lines)
 
 
 def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ from bench.report import write_report
 from bench.stub_workers import StubDrafter, StubVerifier, stub_identity
 from foredraft.aio import AsyncClient
 from foredraft.config import worker_environment
+from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.models.resolve import resolve_model
 from foredraft.supervisor.address import claim_port, join_address, wait_until_serving
 from foredraft.supervisor.child import Child
@@ -110,6 +111,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, dest="rounds", default=500, metavar="N", help="rounds")
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--nodes", type=int, default=8, help="per sequence")
-    parser.add_argument("--model", default="smollm2-135m-instruct", metavar="DIR|ID")
+    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
     parser.add_argument("--json", type=Path, metavar="OUT")
     return parser

@@ -28,10 +28,9 @@ from foredraft.wire.errors import Failed, Unavailable
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.messages import Limits, Nack, NodeBlock, NodeBlocks, WorkerIdentity
-from foredraft.wire.serving import serve_until_stopped
+from foredraft.wire.serving import SWITCH_SECONDS, serve_until_stopped
 
 SERVICE = "foredraft.v1.DraftService"
-SWITCH_SECONDS = 0.0005  # the event loop must not wait long for the engine thread's lock
 SHUTTING_DOWN = "the draft service is shutting down"
 
 log = logging.getLogger(__name__)

@@ -10,14 +10,12 @@ from typing import Any
 import grpc
 
 from foredraft.answer import Answer
-from foredraft.call import Messages, PromptLike, build_request
+from foredraft.call import CONNECT_SECONDS, Messages, PromptLike, build_request
 from foredraft.errors import cut_short, not_reached, translated
 from foredraft.results import Delta, Model, Result
 from foredraft.wire.channel import public_channel
 from foredraft.wire.codec import generate as codec
 from foredraft.wire.peers import generate_stub
-
-CONNECT_SECONDS = 10.0
 
 
 class AsyncClient:

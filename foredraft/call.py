@@ -1,4 +1,4 @@
-"""From the keywords of an SDK call to a request: one place for both clients."""
+"""What both clients share: how an SDK call becomes a request."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from foredraft.request import (
 
 PromptLike = str | Iterable[int]
 Messages = Iterable[Mapping[str, str]]
+
+CONNECT_SECONDS = 10.0  # a server that is not reached by then is not there
 
 OPTION_NAMES = frozenset(option.name for option in fields(GenerateOptions))
 

@@ -17,7 +17,7 @@ class EngineConfig:
     """How a worker holds and runs one model.
 
     dtype: "auto", "float32", "bfloat16" or "float16". Auto is float16 weights with float32
-    arithmetic on a CPU and bfloat16 on a GPU.
+    arithmetic on a CPU, float32 where that product is missing, and bfloat16 on a GPU.
     """
 
     model: Path

@@ -41,7 +41,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of an answer. ``logprobs`` is None unless they were asked for."""
+    """A piece of an answer. ``logprobs`` is None if none were asked for or no token came."""
 
     text: str
     token_ids: list[int]
@@ -50,7 +50,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A whole answer. ``finish_reason`` is "stop", "length" or "cancelled"."""
+    """A whole answer. ``finish_reason`` is "stop", "length" or "cancelled".
+
+    ``logprobs`` is None if none were asked for or the answer has no token.
+    """
 
     text: str
     token_ids: list[int]

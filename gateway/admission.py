@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from foredraft.wire.errors import Overloaded
 
 WAITING_PER_RUNNING = 3
-_RETRY_SECONDS = 1.0
+RETRY_SECONDS = 1.0  # what a client that is turned away is told to wait
 
 
 class Admission:
@@ -26,7 +26,7 @@ class Admission:
             Overloaded: there is none.
         """
         if self._inside >= self.limit:
-            raise Overloaded(f"the limit of {self.limit} requests is reached", _RETRY_SECONDS)
+            raise Overloaded(f"the limit of {self.limit} requests is reached", RETRY_SECONDS)
         self._inside += 1
         try:
             yield

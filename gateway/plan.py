@@ -23,7 +23,7 @@ from foredraft.request import (
     TokenPrompt,
 )
 from foredraft.wire.errors import NotFound
-from foredraft.wire.messages import ModelInfo
+from foredraft.wire.messages import ModelInfo, Source
 from gateway.chat_template import ChatTemplate
 from gateway.tokenizer import Tokenizer
 
@@ -41,6 +41,13 @@ _PARAM_NAMES = (
     "frequency_penalty",
     "seed",
 )
+_SOURCES: dict[Speculation, frozenset[Source]] = {
+    Speculation.OFF: frozenset(),
+    Speculation.SUFFIX: frozenset({Source.SUFFIX}),
+    Speculation.MODEL: frozenset({Source.MODEL}),
+    Speculation.AUTO: frozenset({Source.SUFFIX, Source.MODEL}),
+}
+_SPECULATION = {sources: speculation for speculation, sources in _SOURCES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class Plan:
 
 
 class Planner:
-    """Makes plans for one served model; ``speculation`` is the most that a request may use."""
+    """Makes plans for one served model; ``speculation`` names the sources a request may use."""
 
     def __init__(
         self, tokenizer: Tokenizer, template: ChatTemplate, speculation: Speculation
@@ -80,7 +87,7 @@ class Planner:
             prompt=prompt,
             params=_fit(params, model.context_length - len(prompt)),
             stops=options.stop,
-            speculation=min(options.speculation or Speculation.AUTO, self._speculation),
+            speculation=_allowed(options.speculation or Speculation.AUTO, self._speculation),
         )
 
     async def _tokens(self, prompt: Prompt, model: ModelInfo) -> tuple[int, ...]:
@@ -141,6 +148,11 @@ def _fit(params: SamplingParams, room: int) -> SamplingParams:
     """Cut the answer to what the context has room for; it then ends with "length"."""
     max_tokens = min(params.max_tokens, room)
     return replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
+
+
+def _allowed(asked: Speculation, served: Speculation) -> Speculation:
+    """The sources that both the request and the server allow."""
+    return _SPECULATION[_SOURCES[asked] & _SOURCES[served]]
 
 
 def _check_characters(count: int, context_length: int) -> None:

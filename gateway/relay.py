@@ -25,6 +25,7 @@ from foredraft.wire.messages import (
     VerifyBudget,
     WorkerIdentity,
 )
+from gateway.admission import RETRY_SECONDS
 from gateway.draft_link import DraftLink
 from gateway.plan import Plan
 from gateway.request import Request
@@ -34,7 +35,6 @@ from gateway.verify_link import VerifyLink
 
 logger = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 1.0
 # A guess that is less likely than this is not worth a row of the target's batch.
 _MIN_SURVIVAL = 0.05
 
@@ -78,7 +78,7 @@ class Relay:
             Unavailable: it has not been seen yet.
         """
         if self._target is None:
-            raise Unavailable("the target model is not ready yet", _RETRY_SECONDS)
+            raise Unavailable("the target model is not ready yet", RETRY_SECONDS)
         return self._target
 
     def start(self, plan: Plan, trace: Trace) -> Request:
@@ -88,7 +88,7 @@ class Relay:
             Unavailable: there is no stream to the verify worker.
         """
         if not self.ready:
-            raise Unavailable("the target model is not connected", _RETRY_SECONDS)
+            raise Unavailable("the target model is not connected", RETRY_SECONDS)
         request = Request(next(self._ids), self._incarnation, plan, self._decode, trace)
         self._live[request.seq_id] = request
         self._verify.send(OpenSequences((request.opening(),)))
@@ -109,7 +109,7 @@ class Relay:
     def verify_down(self) -> None:
         self._serving(False)
         for request in list(self._live.values()):
-            request.fail(Unavailable("the target model was lost", _RETRY_SECONDS))
+            request.fail(Unavailable("the target model was lost", RETRY_SECONDS))
             self._retire(request, at_verify=False)
 
     def step_done(self, step: StepResult) -> None:
@@ -175,7 +175,7 @@ class Relay:
         if request is None or request.journal.append(commit.position, commit.tokens):
             return request
         if commit.position > request.journal.position:
-            request.fail(Unavailable("a step of the target was lost", _RETRY_SECONDS))
+            request.fail(Unavailable("a step of the target was lost", RETRY_SECONDS))
             self._retire(request, at_verify=True)
         return None
 

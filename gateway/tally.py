@@ -7,7 +7,10 @@ from foredraft.wire.messages import Commit
 
 
 class Tally:
-    """Counts delivered tokens only: what follows a stop inside a commit does not exist."""
+    """Tokens and accepted guesses count if they were delivered: nothing follows a stop.
+
+    Steps, hits and verified nodes count as the target made them.
+    """
 
     def __init__(self, prompt_tokens: int) -> None:
         self._prompt_tokens = prompt_tokens

@@ -21,17 +21,13 @@ from foredraft.wire.errors import BadMessage, Unavailable
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.messages import Limits, NodeBatch, SequenceErrors, WorkerIdentity
-from foredraft.wire.serving import serve_until_stopped
+from foredraft.wire.serving import SWITCH_SECONDS, serve_until_stopped
 from verify_service.profile import profile_steps
 from verify_service.reservations import Reservations
 from verify_service.scheduler import Scheduler
 from verify_service.step_loop import Arrival, StepLoop
 
 log = logging.getLogger(__name__)
-
-# The engine thread is pure Python between tensor operations; with the default of 5 ms it would
-# keep the event loop waiting at every turn.
-_SWITCH_SECONDS = 0.0005
 
 Outbox = asyncio.Queue[codec.Response | None]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -176,7 +172,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
 
 async def serve(config: VerifyConfig) -> None:
     """Serve until SIGTERM or SIGINT."""
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     worker = Worker(config)
     health = Health("foredraft.v1.VerifyService")
     server = private_server([ErrorInterceptor()])

@@ -11,9 +11,8 @@ from foredraft.cli.options import (
     add_command,
     add_speculation_flag,
 )
-from foredraft.cli.until_signal import run_until_signal
+from foredraft.cli.until_signal import INTERRUPTED, run_until_signal
 
-_INTERRUPTED = 130
 # Sampling flags are the SDK's keyword arguments; one that is not given is left to its default.
 _NUMBERS = {
     "max_tokens": int,
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     request = prompt_arguments(args.prompt, raw=args.raw) | sampling_arguments(args)
     if args.speculation is not None:
         request["speculation"] = args.speculation
-    return run_until_signal(_generate(args.address, request, args.stats), _INTERRUPTED)
+    return run_until_signal(_generate(args.address, request, args.stats), INTERRUPTED)
 
 
 async def _generate(address: str, request: dict[str, Any], show_stats: bool) -> int:

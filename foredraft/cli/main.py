@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from foredraft.cli import bench, doctor, generate, models, run, serve, up
 from foredraft.cli.faults import CommandError
+from foredraft.cli.until_signal import INTERRUPTED
 from foredraft.errors import ForedraftError
 from foredraft.params import InvalidField, Unsupported
 
 _COMMANDS = (up, serve, run, generate, models, bench, doctor)
-_USAGE, _INTERRUPTED = 2, 130
+_USAGE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (CommandError, ForedraftError) as error:
         return _complain(error, 1)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
     return code
 
 

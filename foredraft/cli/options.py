@@ -47,7 +47,11 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="how weights are held")
     parser.add_argument(
-        "--max-nodes", type=positive_int, metavar="N", default=64, help="most guesses in a tree"
+        "--max-nodes",
+        type=positive_int,
+        metavar="N",
+        default=64,
+        help="most guesses in a tree and in a step",
     )
     add_speculation_flag(parser, default="auto")
 

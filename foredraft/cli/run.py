@@ -11,11 +11,9 @@ from foredraft.cli.faults import CommandError
 from foredraft.cli.generate import add_sampling_flags, prompt_arguments, sampling_arguments
 from foredraft.cli.logs import configure_logging
 from foredraft.cli.options import Subparsers, add_command, add_model_flags
-from foredraft.cli.until_signal import run_until_signal
+from foredraft.cli.until_signal import INTERRUPTED, run_until_signal
 from foredraft.cli.up import stack_config
 from foredraft.config import StackConfig
-
-_INTERRUPTED = 130
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -31,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     configure_logging("supervisor", "warning")
     config = dataclasses.replace(stack_config(args, "127.0.0.1", 0), log_level="error")
     request = prompt_arguments(args.prompt, raw=False) | sampling_arguments(args)
-    return run_until_signal(_run(config, request), _INTERRUPTED)
+    return run_until_signal(_run(config, request), INTERRUPTED)
 
 
 async def _run(config: StackConfig, request: dict[str, Any]) -> int:

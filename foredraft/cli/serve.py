@@ -42,7 +42,7 @@ def _add_verify(roles: Subparsers) -> None:
     _add_listen(parser)
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="the target")
     _add_engine_flags(parser)
-    _add_limits(parser, VerifyConfig)
+    _add_limits(parser, VerifyConfig, nodes="most guesses in a tree and in a step")
 
 
 def _add_draft(roles: Subparsers) -> None:
@@ -53,7 +53,7 @@ def _add_draft(roles: Subparsers) -> None:
         "--model", metavar="DIR|ID|none", default="none", help="the draft model; none: suffix only"
     )
     _add_engine_flags(parser)
-    _add_limits(parser, DraftConfig)
+    _add_limits(parser, DraftConfig, nodes="most guesses in a tree")
 
 
 def _add_gateway(roles: Subparsers) -> None:
@@ -65,7 +65,7 @@ def _add_gateway(roles: Subparsers) -> None:
     parser.add_argument("--verify", metavar="ADDRESS", required=True, help="the verify service")
     parser.add_argument("--draft", metavar="ADDRESS", help="the draft service, if there is one")
     add_speculation_flag(parser, default="auto")
-    _add_counts(parser, GatewayConfig, {"max_nodes": "most guesses in a tree"})
+    _add_counts(parser, GatewayConfig, {"max_nodes": "most guesses in a tree and in a step"})
     _add_counts(parser, GatewayConfig, {"max_hold_us": "longest wait of a step for guesses"})
     parser.add_argument("--schedule", choices=[s.name.lower() for s in Schedule], default="auto")
 
@@ -93,10 +93,10 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     _add_counts(parser, EngineConfig, counts)
 
 
-def _add_limits(parser: argparse.ArgumentParser, config: type) -> None:
+def _add_limits(parser: argparse.ArgumentParser, config: type, nodes: str) -> None:
     counts = {
         "max_sequences": "most sequences at once",
-        "max_nodes": "most guesses in a tree",
+        "max_nodes": nodes,
         "max_depth": "longest path of guesses",
     }
     _add_counts(parser, config, counts)

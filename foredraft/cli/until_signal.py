@@ -7,6 +7,8 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+INTERRUPTED = 130  # what shells say of a command that SIGINT ended
+
 
 def run_until_signal(work: Coroutine[Any, Any, int], interrupted: int) -> int:
     """The exit code of ``work``, or ``interrupted`` if SIGINT or SIGTERM ended it.

@@ -140,13 +140,15 @@ def _measure_tiles(config: ModelConfig, precision: Precision, device: torch.devi
     for width in {config.hidden, config.heads * config.head_dim, config.intermediate}:
         layer = precision.make_linear(sample(config.hidden, width))
         linear = linear.join(probe_row_tile(layer, sample(LARGEST, width)))
-    keys = sample(config.kv_heads, TILE, config.head_dim)
+    keys = sample(config.kv_heads, 5 * TILE, config.head_dim)
     queries = sample(config.kv_heads, LARGEST, config.head_dim)
     values = sample(config.kv_heads, TILE, config.head_dim)
     weights = sample(config.kv_heads, LARGEST, TILE)
     attention = probe_row_tile(lambda q: torch.bmm(q, keys.transpose(1, 2)), queries).join(
         probe_row_tile(lambda p: torch.bmm(p, values), weights)
     )
-    if attention.limit is not None:
-        log.warning("no row tile makes attention independent of the batch on this machine")
+    first = queries[:, : attention.rows].contiguous()
+    far, near = (torch.bmm(first, keys[:, :end].transpose(1, 2)) for end in (5 * TILE, TILE))
+    if attention.limit is not None or not torch.equal(far[..., :TILE], near):
+        log.warning("attention on this device may round a row differently in other company")
     return Tiles(linear, RowTile(attention.rows))

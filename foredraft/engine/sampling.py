@@ -67,13 +67,17 @@ def perturbed_scores(logits: Tensor, row: SampledRow, eos: tuple[int, ...]) -> T
 
 
 def token_logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
-    """Log-probabilities under the raw ``logits`` [vocab], the ``top`` best in order."""
+    """Log-probabilities under the raw ``logits`` [vocab], the ``top`` best, lowest ids first."""
     logprobs = torch.log_softmax(logits, dim=-1)
-    best = torch.topk(logprobs, min(top, logprobs.shape[-1]))
+    if top == 0:
+        return TokenLogprobs(chosen=float(logprobs[token]))
+    least = torch.topk(logprobs, min(top, logprobs.shape[-1])).values[-1]
+    ids = (logprobs >= least).nonzero()[:, 0]
+    ids = ids[logprobs[ids].sort(descending=True, stable=True).indices[:top]]
     return TokenLogprobs(
         chosen=float(logprobs[token]),
-        top_ids=tuple(best.indices.tolist()),
-        top_values=tuple(best.values.tolist()),
+        top_ids=tuple(ids.tolist()),
+        top_values=tuple(logprobs[ids].tolist()),
     )
 
 

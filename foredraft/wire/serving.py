@@ -12,6 +12,9 @@ import grpc
 from foredraft.wire.health import Health
 
 GRACE_SECONDS = 5.0
+# For `sys.setswitchinterval` in a worker: the engine thread is pure Python between tensor
+# operations, and with the default of 5 ms it would keep the event loop waiting at every turn.
+SWITCH_SECONDS = 0.0005
 
 
 async def serve_until_stopped(

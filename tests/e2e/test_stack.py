@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.drafting import wait_for_drafting
 from support.tiny_models import make_tiny_llama
 
 from foredraft import AsyncClient
@@ -70,15 +71,6 @@ def ids(results: Sequence[Result]) -> list[list[int]]:
     return [result.token_ids for result in results]
 
 
-async def drafting(client: AsyncClient) -> None:
-    """Wait until guesses of the draft model are used."""
-    async with asyncio.timeout(60):
-        while True:
-            result = await client.generate([5, 6, 7], speculation="model", **COMMON)
-            if result.stats.verified_nodes:
-                return
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize("dtype", ["float32", "auto"])
 async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> None:
@@ -88,7 +80,7 @@ async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> N
         plain = await one_by_one(client, "off")
         assert all(len(result.token_ids) == MAX_TOKENS for result in plain)
         assert all(result.stats.steps == MAX_TOKENS for result in plain)
-        await drafting(client)
+        await wait_for_drafting(client)
         for speculation in ("suffix", "model", "auto"):
             assert ids(await one_by_one(client, speculation)) == ids(plain), speculation
             assert ids(await together(client, speculation)) == ids(plain), speculation
@@ -98,11 +90,11 @@ async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> N
         os.kill(running.pids()["draft"], signal.SIGKILL)
         assert ids(await half_way) == ids(plain)
         assert ids(await one_by_one(client, "auto")) == ids(plain)
-        await drafting(client)
+        await wait_for_drafting(client)
         assert ids(await together(client, "auto")) == ids(plain)
 
     async with stack(target, stranger, dtype) as (_, client):
-        await drafting(client)
+        await wait_for_drafting(client)
         assert ids(await one_by_one(client, "model")) == ids(plain)
         assert ids(await together(client, "auto")) == ids(plain)
 
@@ -111,7 +103,7 @@ async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> N
 async def test_a_twins_guesses_are_all_accepted(tmp_path: Path) -> None:
     target = make_tiny_llama(tmp_path / "target", seed=1)
     async with stack(target, target, "auto", Schedule.SERIAL) as (_, client):
-        await drafting(client)
+        await wait_for_drafting(client)
         for prompt, options in REQUESTS:
             result = await client.generate(prompt, speculation="model", **options)
             stats = result.stats

@@ -34,7 +34,7 @@ def frequencies(logits: Tensor, draws: int, **options: object) -> Tensor:
 
 
 def test_samples_follow_the_softmax() -> None:
-    """Part one: what the noise chooses is distributed as the target says."""
+    """What the noise chooses is distributed as the target says."""
     p = torch.tensor([0.4, 0.4, 0.2])
     assert torch.allclose(frequencies(p.log(), 8_000), p, atol=0.02)
 
@@ -49,7 +49,7 @@ def test_filters_cut_before_the_draw() -> None:
 
 
 def test_shared_noise_couples_draft_and_target() -> None:
-    """P=(.6,.3,.1), q=(.2,.5,.3) agree 0.578 of the time; independent draws would 0.30."""
+    """p=(.6,.3,.1), q=(.2,.5,.3) agree 0.578 of the time; independent draws would 0.30."""
     p, q = torch.tensor([0.6, 0.3, 0.1]).log(), torch.tensor([0.2, 0.5, 0.3]).log()
     noise = gumbel(3, 0, 0, 600_000, CPU).view(-1, 3)
     agree = (lowest_argmax(p + noise) == lowest_argmax(q + noise)).float().mean()
@@ -159,3 +159,5 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     assert entry.chosen == pytest.approx(expected[7].item())
     assert entry.top_ids == tuple(expected.topk(3).indices.tolist())
     assert len(token_logprobs(logits, 7, 0).top_ids) == 0
+    tied = token_logprobs(torch.tensor([0.0, 2.0, 3.0, 2.0, 3.0, 2.0]), 2, 3)
+    assert tied.top_ids == (2, 4, 1)

@@ -118,18 +118,37 @@ async def test_top_k_of_everything_is_off(directory, top_k):
     assert (await plan(directory, top_k=top_k)).params.top_k == 0
 
 
+OFF, SUFFIX, MODEL_ONLY, AUTO = Speculation
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("server", "asked", "effective"),
     [
-        (Speculation.OFF, Speculation.AUTO, Speculation.OFF),
-        (Speculation.SUFFIX, Speculation.AUTO, Speculation.SUFFIX),
-        (Speculation.AUTO, Speculation.OFF, Speculation.OFF),
-        (Speculation.AUTO, Speculation.MODEL, Speculation.MODEL),
-        (Speculation.AUTO, None, Speculation.AUTO),
+        (OFF, OFF, OFF),
+        (OFF, SUFFIX, OFF),
+        (OFF, MODEL_ONLY, OFF),
+        (OFF, AUTO, OFF),
+        (SUFFIX, OFF, OFF),
+        (SUFFIX, SUFFIX, SUFFIX),
+        (SUFFIX, MODEL_ONLY, OFF),
+        (SUFFIX, AUTO, SUFFIX),
+        (MODEL_ONLY, OFF, OFF),
+        (MODEL_ONLY, SUFFIX, OFF),
+        (MODEL_ONLY, MODEL_ONLY, MODEL_ONLY),
+        (MODEL_ONLY, AUTO, MODEL_ONLY),
+        (AUTO, OFF, OFF),
+        (AUTO, SUFFIX, SUFFIX),
+        (AUTO, MODEL_ONLY, MODEL_ONLY),
+        (AUTO, AUTO, AUTO),
     ],
 )
-async def test_the_server_is_the_ceiling(directory, server, asked, effective):
-    assert (await plan(directory, speculation=server)).speculation is min(server, Speculation.AUTO)
+async def test_guesses_come_from_where_both_allow(directory, server, asked, effective):
     request = GenerateRequest(TextPrompt("a"), GenerateOptions(speculation=asked))
     assert (await planner(directory, server).plan(request, MODEL)).speculation is effective
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("server", Speculation)
+async def test_a_request_that_does_not_say_takes_what_the_server_allows(directory, server):
+    assert (await plan(directory, speculation=server)).speculation is server

@@ -1,0 +1,68 @@
+"""The README's tables say what the results say, and no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bench.tables import main
+
+README = "before\n<!-- measured: begin -->\nold\n<!-- measured: end -->\nafter\n"
+
+
+def system(same: int) -> dict[str, float]:
+    return {
+        "decode_tokens_per_s": 40.0,
+        "ratio_to_plain": 1.5,
+        "decode_ratio_to_plain": 1.6,
+        "total_ratio_to_plain": 1.7,
+        "tokens_per_step": 2.0,
+        "same_ids_as_plain": same,
+    }
+
+
+def compare(cores: int, same: int) -> dict[str, Any]:
+    return {
+        "benchmark": "compare",
+        "command": "foredraft bench compare",
+        "machine": {"processor": "some processor", "cores": cores},
+        "versions": {"torch": "2.13"},
+        "prompts": "code.jsonl",
+        "answers": 10,
+        "systems": {"plain": system(10), "suffix": system(same), "transformers x": system(3)},
+    }
+
+
+def tables(tmp_path: Path, *reports: dict[str, Any]) -> str:
+    for number, report in enumerate(reports):
+        (tmp_path / f"{number}.json").write_text(json.dumps(report))
+    readme = tmp_path / "README.md"
+    readme.write_text(README)
+    assert main(["--results", str(tmp_path), "--readme", str(readme)]) == 0
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- measured: begin -->\n") and text.endswith("\nafter\n")
+    assert "old" not in text
+    return text
+
+
+def test_same_ids_are_counted_over_our_own_systems(tmp_path: Path) -> None:
+    text = tables(tmp_path, compare(2, same=10), compare(2, same=9))
+    assert "19 of our 20 answers with guesses have the same ids" in text
+
+
+def test_a_machine_is_named_once_and_every_machine_is(tmp_path: Path) -> None:
+    text = tables(tmp_path, compare(2, 10), compare(4, 10), compare(2, 10))
+    assert text.count("some processor, 2 cores; torch 2.13.") == 1
+    assert text.count("some processor, 4 cores; torch 2.13.") == 1
+
+
+def test_without_answers_there_is_no_sentence_about_them(tmp_path: Path) -> None:
+    wire = {"benchmark": "wire", "sequences": 32, "nodes_per_sequence": 8}
+    wire |= {"p50_ms": 1.0, "p99_ms": 2.0}
+    report = compare(2, 0) | wire
+    assert "same ids" not in tables(tmp_path, report)
+
+
+def test_without_results_the_tables_say_so(tmp_path: Path) -> None:
+    assert "Nothing was measured yet." in tables(tmp_path)
