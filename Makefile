@@ -11,6 +11,9 @@ TORCH_INDEX ?=
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
+# Tests compute with two threads; see worker_environment in foredraft/config.py.
+export GOMP_SPINCOUNT ?= 10000
+
 PROMPT ?= Explain in three sentences why the sky is blue.
 
 .DEFAULT_GOAL := help
