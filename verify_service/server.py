@@ -21,7 +21,7 @@ from foredraft.wire.errors import BadMessage, Unavailable
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.messages import Limits, NodeBatch, SequenceErrors, WorkerIdentity
-from foredraft.wire.serving import SWITCH_SECONDS, serve_until_stopped
+from foredraft.wire.serving import GRACE_SECONDS, SWITCH_SECONDS, serve_until_stopped
 from verify_service.profile import profile_steps
 from verify_service.reservations import Reservations
 from verify_service.scheduler import Scheduler
@@ -42,15 +42,18 @@ class Worker:
         self._outboxes: dict[int, Outbox] = {}
         self._numbers = itertools.count()
         self._steps: StepLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = False
         self.identity: WorkerIdentity | None = None
 
     async def run(self, health: Health) -> None:
         """Load, warm, serve; raises whatever ends the engine thread."""
         loaded: asyncio.Future[None] = self._loop.create_future()
         ended: asyncio.Future[None] = self._loop.create_future()
-        threading.Thread(
+        self._thread = threading.Thread(
             target=self._work, args=(loaded, ended), name="engine", daemon=True
-        ).start()
+        )
+        self._thread.start()
         await asyncio.wait((loaded, ended), return_when=asyncio.FIRST_COMPLETED)
         if loaded.done():
             await health.set_serving(True)
@@ -78,6 +81,15 @@ class Worker:
         if self._steps is not None:
             self._steps.stop()
 
+    def join(self) -> None:
+        """Wait for the engine thread: inside a product at the interpreter's end it would abort.
+
+        A model that is still loading then is waited for, but not for ever.
+        """
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.join(GRACE_SECONDS)
+
     def _work(self, loaded: asyncio.Future[None], ended: asyncio.Future[None]) -> None:
         """The engine thread's whole life.
 
@@ -88,7 +100,8 @@ class Worker:
         try:
             self._steps = self._load()
             self._tell(loaded, None)
-            self._steps.serial()
+            if not self._stopping:
+                self._steps.serial()
         except BaseException as error:
             self._tell(ended, error)
         else:
@@ -178,4 +191,7 @@ async def serve(config: VerifyConfig) -> None:
     server = private_server([ErrorInterceptor()])
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(VerifyServicer(worker), server)
     bind(server, config.listen)
-    await serve_until_stopped(server, health, worker.run(health), drain=worker.drain)
+    try:
+        await serve_until_stopped(server, health, worker.run(health), drain=worker.drain)
+    finally:
+        await asyncio.to_thread(worker.join)
