@@ -61,6 +61,7 @@ _KINDS: dict[grpc.StatusCode, type[ForedraftError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.CANCELLED: Unavailable,  # not by us: a server that stops ends its calls so
 }
 
 

@@ -109,7 +109,7 @@ def check_params(params: SamplingParams, vocab_size: int | None = None) -> Sampl
     _check_number("top_p", params.top_p, 0.0, 1.0, open_low=True)
     _check_count("top_k", params.top_k, 0)
     _check_number("min_p", params.min_p, 0.0, 1.0)
-    _check_number("repetition_penalty", params.repetition_penalty, 0.0, 100.0, open_low=True)
+    _check_number("repetition_penalty", params.repetition_penalty, 0.01, 100.0)
     _check_number("presence_penalty", params.presence_penalty, -100.0, 100.0)
     _check_number("frequency_penalty", params.frequency_penalty, -100.0, 100.0)
     if not 0 <= params.seed < _UINT64:

@@ -60,6 +60,10 @@ class Plan:
     speculation: Speculation
 
 
+# What a turn costs at least beside its words: templates wrap every message.
+_TURN_CHARACTERS = 16
+
+
 class Planner:
     """Makes plans for one served model; ``speculation`` names the sources a request may use."""
 
@@ -98,7 +102,10 @@ class Planner:
                 _check_characters(len(text), model.context_length)
                 tokens = await self._tokenizer.encode(text)
             case ChatPrompt(messages):
-                size = sum(len(message.content) for message in messages)
+                size = sum(
+                    len(message.role) + len(message.content) + _TURN_CHARACTERS
+                    for message in messages
+                )
                 _check_characters(size, model.context_length)
                 tokens = await self._tokenizer.encode(self._template.render(messages))
         if len(tokens) >= model.context_length:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -84,11 +85,14 @@ class Worker:
     def join(self) -> None:
         """Wait for the engine thread: inside a product at the interpreter's end it would abort.
 
-        A model that is still loading then is waited for, but not for ever.
+        A model that takes long to load is not waited for: all streams have ended, so the process
+        can end as it is.
         """
         self._stopping = True
         if self._thread is not None:
             self._thread.join(GRACE_SECONDS)
+            if self._thread.is_alive():
+                os._exit(0)
 
     def _work(self, loaded: asyncio.Future[None], ended: asyncio.Future[None]) -> None:
         """The engine thread's whole life.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from foredraft.engine.model_config import UnsupportedModel
 from foredraft.engine.row_tile import FIXED_LAUNCH
 
 
@@ -35,9 +36,9 @@ class HalfLinear:
     """
 
     def __init__(self, weight: Tensor) -> None:
-        largest = weight.abs().max().item()
-        if largest > torch.finfo(torch.float16).max:
-            raise ValueError("a weight does not fit float16; use --dtype float32")
+        largest = weight.float().abs().max().item()
+        if not largest <= torch.finfo(torch.float16).max:  # NaN is refused too
+            raise UnsupportedModel("a weight is not finite in float16; use --dtype float32")
         self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -60,6 +60,8 @@ def read_model_config(directory: Path) -> ModelConfig:
     for option in ("attention_bias", "mlp_bias"):
         if raw.get(option):
             raise UnsupportedModel(f"{option} is not supported")
+    if raw.get("quantization_config"):
+        raise UnsupportedModel("quantization_config is not supported: the weights must be plain")
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModel(f"hidden_act {raw['hidden_act']} is not supported")
     heads = int(raw["num_attention_heads"])

@@ -47,7 +47,11 @@ def choose(logits: Tensor, rows: Sequence[SampledRow], eos: tuple[int, ...]) -> 
 
 
 def lowest_argmax(scores: Tensor) -> Tensor:
-    """Index of the largest entry along the last dimension; the lowest index wins ties."""
+    """Index of the largest entry along the last dimension; the lowest index wins ties.
+
+    NaN cannot win: the result is an index whatever the scores.
+    """
+    scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     best = scores.amax(-1, keepdim=True)
     ids = torch.arange(scores.shape[-1], device=scores.device)
     return torch.where(scores == best, ids, scores.shape[-1]).amin(-1)

@@ -42,7 +42,7 @@ REQUESTS: list[tuple[list[int], dict[str, Any]]] = [
 
 @asynccontextmanager
 async def stack(
-    target: Path, draft: Path, dtype: str, schedule: Schedule = Schedule.AUTO
+    target: Path, draft: Path, dtype: str, schedule: Schedule = Schedule.SERIAL
 ) -> AsyncIterator[tuple[Stack, AsyncClient]]:
     config = StackConfig(
         "127.0.0.1", 0, target, draft=draft, dtype=dtype, schedule=schedule, log_level="warning"
@@ -102,7 +102,7 @@ async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> N
 @pytest.mark.asyncio
 async def test_a_twins_guesses_are_all_accepted(tmp_path: Path) -> None:
     target = make_tiny_llama(tmp_path / "target", seed=1)
-    async with stack(target, target, "auto", Schedule.SERIAL) as (_, client):
+    async with stack(target, target, "auto") as (_, client):
         await wait_for_drafting(client)
         for prompt, options in REQUESTS:
             result = await client.generate(prompt, speculation="model", **options)

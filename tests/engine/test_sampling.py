@@ -117,6 +117,8 @@ def test_huge_top_k_is_off_and_tiny_top_p_is_greedy() -> None:
 def test_ties_go_to_the_lowest_id() -> None:
     scores = torch.tensor([[1.0, 3.0, 3.0, 2.0], [0.0, -1.0, 0.0, 0.0]])
     assert lowest_argmax(scores).tolist() == [1, 0]
+    odd = torch.tensor([[torch.nan, 1.0], [torch.nan, torch.nan], [-torch.inf, torch.inf]])
+    assert lowest_argmax(odd).tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
