@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from foredraft.params import SamplingParams
 from foredraft.wire.messages import TokenLogprobs
 
 _NUCLEUS_PREFIX = 256  # top-p is usually decided among so few; else all are sorted
+_REMEMBERED = 32  # requests whose biases and ends are kept as tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,39 +90,71 @@ def token_logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
 
 def _adjusted(logits: Tensor, row: SampledRow, eos: tuple[int, ...]) -> Tensor:
     """Penalties, bias and min_tokens; the input stays as it is."""
-    params = row.params
-    barred = _barred(row, eos)
-    if not (params.penalized or params.logit_bias or barred):
+    params, vocab = row.params, logits.shape[-1]
+    too_early = row.position - row.prompt_length < params.min_tokens
+    if not (params.penalized or params.logit_bias or too_early):
         return logits
     scores = logits.clone()
     if params.penalized:
         _penalize(scores, row)
-    for token, bias in params.logit_bias.items():
-        if token < scores.shape[-1]:
-            scores[token] += bias
-    if barred:
-        scores[list(barred)] = -torch.inf
+    if params.logit_bias:
+        ids, biases = _bias(_Same(params), vocab, scores.device)
+        scores[ids] += biases
+    if too_early:
+        scores[_ends(_Same(params), eos, vocab, scores.device)] = -torch.inf
     return scores
 
 
-def _barred(row: SampledRow, eos: tuple[int, ...]) -> tuple[int, ...]:
-    if row.position - row.prompt_length >= row.params.min_tokens:
-        return ()
-    ends = row.params.stop_token_ids if row.params.ignore_eos else row.params.stop_token_ids + eos
-    return tuple(set(ends))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same:
+    """A key that is equal for the same object only: to compare or hash a large bias is slow.
+
+    The object lives as long as its key, so that no other can have its id meanwhile.
+    """
+
+    params: SamplingParams
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.params is other.params
+
+    def __hash__(self) -> int:
+        return id(self.params)
+
+
+# All rows of a request share its parameters, so these are made once per request. With more
+# requests at once they are made again at each step, which is slower and nothing else.
+@lru_cache(maxsize=_REMEMBERED)
+def _bias(key: _Same, vocab: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids below ``vocab`` and what is added to their scores: int64 and float32 [entries]."""
+    entries = key.params.logit_bias
+    ids = torch.tensor(list(entries.keys()), dtype=torch.int64)
+    biases = torch.tensor(list(entries.values()), dtype=torch.float32)
+    known = ids < vocab
+    return ids[known].to(device), biases[known].to(device)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _ends(key: _Same, eos: tuple[int, ...], vocab: int, device: torch.device) -> Tensor:
+    """Ids below ``vocab`` that would end the text: int64 [ids]. A draft may not know them all."""
+    params = key.params
+    ids = params.stop_token_ids if params.ignore_eos else params.stop_token_ids + eos
+    ends = torch.tensor(ids, dtype=torch.int64)
+    return ends[ends < vocab].to(device)
 
 
 def _penalize(scores: Tensor, row: SampledRow) -> None:
     """Repetition over prompt and output (Keskar et al. 2019); the others over the output."""
     params = row.params
-    history = torch.tensor(row.history, dtype=torch.int64, device=scores.device)
+    # By way of numpy, which reads a long tuple faster than torch does.
+    history = torch.from_numpy(np.array(row.history, dtype=np.int64)).to(scores.device)
     if params.repetition_penalty != 1.0:
         seen = history.unique()
         values = scores[seen]
         penalty = params.repetition_penalty
         scores[seen] = torch.where(values > 0, values / penalty, values * penalty)
-    output, counts = history[row.prompt_length :].unique(return_counts=True)
-    scores[output] -= params.frequency_penalty * counts + params.presence_penalty
+    if params.frequency_penalty or params.presence_penalty:
+        output, counts = history[row.prompt_length :].unique(return_counts=True)
+        scores[output] -= params.frequency_penalty * counts + params.presence_penalty
 
 
 def _filtered(scores: Tensor, params: SamplingParams) -> Tensor:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from foredraft.engine.noise import gumbel
@@ -163,3 +166,86 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     assert len(token_logprobs(logits, 7, 0).top_ids) == 0
     tied = token_logprobs(torch.tensor([0.0, 2.0, 3.0, 2.0, 3.0, 2.0]), 2, 3)
     assert tied.top_ids == (2, 4, 1)
+
+
+def adjusted_one_by_one(logits: Tensor, row: SampledRow, eos: tuple[int, ...]) -> Tensor:
+    """Penalties, bias and min_tokens as the design says them, one token after another."""
+    params, scores = row.params, logits.clone()
+    for token in set(row.history) if params.penalized else ():
+        value = scores[token].clone()
+        penalty = params.repetition_penalty
+        scores[token] = value / penalty if value > 0 else value * penalty
+    output = row.history[row.prompt_length :] if params.penalized else ()
+    for token in set(output):
+        count = torch.tensor(output.count(token))
+        scores[token] -= params.frequency_penalty * count + params.presence_penalty
+    for token, bias in params.logit_bias.items():
+        if token < len(scores):
+            scores[token] += bias
+    if row.position - row.prompt_length < params.min_tokens:
+        for token in (*params.stop_token_ids, *(() if params.ignore_eos else eos)):
+            if token < len(scores):
+                scores[token] = -torch.inf
+    return scores
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    data=st.data(),
+    bias=st.dictionaries(st.integers(0, 80), st.floats(-1000, 1000), max_size=60),
+    stops=st.lists(st.integers(0, 80), max_size=9).map(tuple),
+    repetition=st.sampled_from([1.0, 0.7, 1.3]),
+    frequency=st.sampled_from([0.0, 0.3, -1.1]),
+    presence=st.sampled_from([0.0, 0.7, -0.1]),
+    ignore_eos=st.booleans(),
+    min_tokens=st.integers(0, 12),
+)
+def test_adjusted_logits_have_the_bits_of_a_loop_over_tokens(
+    data: st.DataObject,
+    bias: dict[int, float],
+    stops: tuple[int, ...],
+    repetition: float,
+    frequency: float,
+    presence: float,
+    ignore_eos: bool,
+    min_tokens: int,
+) -> None:
+    """Ids beyond the vocabulary (64 here) are left out; a draft may have fewer than the target."""
+    params = SamplingParams(
+        logit_bias=bias,
+        stop_token_ids=stops,
+        repetition_penalty=repetition,
+        frequency_penalty=frequency,
+        presence_penalty=presence,
+        ignore_eos=ignore_eos,
+        min_tokens=min_tokens,
+    )
+    history = data.draw(st.lists(st.integers(0, 63), min_size=4, max_size=30).map(tuple))
+    seed = data.draw(st.integers(0, 1000))
+    logits = torch.randn(64, generator=torch.Generator().manual_seed(seed)) * 10
+    before = logits.clone()
+    for eos in ((7,), (7, 70)):
+        one = SampledRow(params, 0, len(history), 4, history)
+        scores = perturbed_scores(logits, one, eos)
+        assert torch.equal(scores, adjusted_one_by_one(logits, one, eos))
+    assert torch.equal(logits, before)
+
+
+def test_a_bias_is_read_once_for_all_rows_of_a_request() -> None:
+    """Every row of every step asks for it, and it may have as many entries as the vocabulary."""
+
+    class Counted(dict[int, float]):
+        reads = 0
+
+        def values(self) -> Any:
+            self.reads += 1
+            return super().values()
+
+    first, second = Counted({1: -100.0}), Counted({1: -100.0, 2: -100.0})
+    logits = torch.tensor([1.0, 5.0, 3.0])
+    for bias, best in ((first, 2), (second, 0)):
+        params = SamplingParams(logit_bias=bias)
+        rows = [SampledRow(params, 0, position, 2, ()) for position in range(2, 10)]
+        assert choose(logits.expand(8, -1), rows, ()) == [best] * 8
+        assert choose(logits.expand(8, -1), rows, ()) == [best] * 8
+    assert (first.reads, second.reads) == (1, 1)
