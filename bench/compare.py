@@ -18,17 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from bench.prompts import Chat, read_prompts
-from bench.report import write_report
+from bench.report import check_output, write_report
+from bench.values import names_of, two_or_more
 from foredraft.aio import AsyncClient
-from foredraft.config import StackConfig
+from foredraft.cli.faults import CommandError
+from foredraft.cli.options import find_draft, find_model, positive_int, read_speculation
+from foredraft.config import DTYPES, StackConfig
 from foredraft.models.catalog import DEFAULT_MODEL
-from foredraft.models.resolve import resolve_model
+from foredraft.params import SamplingParams, Speculation, check_params
 from foredraft.request import ChatMessage
-from foredraft.supervisor.stack import running_stack
+from foredraft.supervisor.stack import StackError, running_stack
 from gateway.chat_template import ChatTemplate
 from gateway.tokenizer import Tokenizer
 
 PLAIN = "plain"
+_MODES = tuple(mode.name.lower() for mode in Speculation)
+_PEER_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +61,45 @@ System = Callable[[int, Sequence[int]], Awaitable[Sample]]
 
 
 def main(arguments: list[str]) -> int:
+    """Measure, print and write.
+
+    Raises:
+        InvalidField: an option cannot be used.
+        CommandError: a model cannot be had, the stack ended, or there is nothing to compare.
+    """
     args = _parser().parse_args(arguments)
-    samples = asyncio.run(_measure(args))
-    content = _summary(samples, args)
+    params = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature)
+    check_params(params)
+    for mode in args.speculation:
+        read_speculation(mode, args.draft)
+    check_output(args.json)
+    chats = read_prompts(args.prompts, args.limit)
+    config = StackConfig(
+        grpc_host="127.0.0.1",
+        grpc_port=0,
+        model=find_model(args.model),
+        draft=find_draft(args.draft),
+        dtype=args.dtype,
+        log_level="error",
+    )
+    content = _summary(asyncio.run(_measure(config, chats, args)), args)
     _show(content)
     write_report(args.json, "compare", arguments, content)
     return 0
 
 
-async def _measure(args: argparse.Namespace) -> list[Sample]:
-    model = resolve_model(args.model)
-    prompts = await _prompt_ids(model, read_prompts(args.prompts, args.limit))
-    config = StackConfig(
-        grpc_host="127.0.0.1",
-        grpc_port=0,
-        model=model,
-        draft=None if args.draft == "none" else resolve_model(args.draft),
-        dtype=args.dtype,
-        log_level="error",
-    )
-    async with running_stack(config) as stack:
-        await stack.ready()
-        async with AsyncClient(stack.local_address) as client:
-            systems = _own_systems(client, args) | _peer_systems(model, args)
-            return await _interleave(systems, prompts)
+async def _measure(
+    config: StackConfig, chats: list[Chat], args: argparse.Namespace
+) -> list[Sample]:
+    prompts = await _prompt_ids(config.model, chats)
+    try:
+        async with running_stack(config) as stack:
+            await stack.ready()
+            async with AsyncClient(stack.local_address) as client:
+                systems = _own_systems(client, args) | _peer_systems(config.model, args)
+                return await _interleave(systems, prompts)
+    except StackError as error:
+        raise CommandError(str(error)) from error
 
 
 async def _interleave(systems: dict[str, System], prompts: list[Sequence[int]]) -> list[Sample]:
@@ -118,9 +138,7 @@ def _own_systems(client: AsyncClient, args: argparse.Namespace) -> dict[str, Sys
 
         return answer
 
-    return {PLAIN: system(PLAIN, "off")} | {
-        mode: system(mode, mode) for mode in args.speculation.split(",")
-    }
+    return {PLAIN: system(PLAIN, "off")} | {mode: system(mode, mode) for mode in args.speculation}
 
 
 def _peer_systems(model: Path, args: argparse.Namespace) -> dict[str, System]:
@@ -154,6 +172,8 @@ def _summary(samples: list[Sample], args: argparse.Namespace) -> dict[str, Any]:
         by_system.setdefault(sample.system, {})[sample.prompt] = sample
     plain = by_system[PLAIN]
     usable = [n for n in plain if all(by[n].tokens > 1 for by in by_system.values())]
+    if not usable:
+        raise CommandError("no prompt got two tokens or more from every system to compare")
     return {
         "prompts": args.prompts.name,
         "answers": len(usable),
@@ -207,14 +227,22 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="prompts (default 20)")
-    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument(
+        "--limit", type=positive_int, default=20, metavar="N", help="prompts (default 20)"
+    )
+    parser.add_argument("--max-tokens", type=two_or_more, default=64, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
     parser.add_argument("--draft", default="none", metavar="DIR|none")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--speculation", default="suffix", help="modes beside plain, with commas")
+    parser.add_argument("--dtype", choices=DTYPES, default="auto")
+    parser.add_argument(
+        "--speculation",
+        type=names_of(_MODES),
+        default="suffix",
+        metavar="MODES",
+        help=f"modes beside plain, with commas: {', '.join(_MODES)}",
+    )
     parser.add_argument("--peer", choices=("transformers",), help="another system to measure")
-    parser.add_argument("--peer-dtype", default="bfloat16")
+    parser.add_argument("--peer-dtype", choices=_PEER_DTYPES, default="bfloat16")
     parser.add_argument("--json", type=Path, metavar="OUT")
     return parser

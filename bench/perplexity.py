@@ -7,44 +7,73 @@ uses.
 from __future__ import annotations
 
 import argparse
-import gzip
 import math
 import sys
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
-from bench.report import write_report
-from foredraft.config import EngineConfig, usable_cores
+from bench.prompts import OPTION, read_text
+from bench.report import check_output, write_report
+from bench.values import names_of, two_or_more
+from foredraft.cli.faults import CommandError
+from foredraft.cli.options import find_model, positive_int
+from foredraft.config import DTYPES, EngineConfig, usable_cores
+from foredraft.engine.model_config import UnsupportedModel, read_model_config
 from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.models.catalog import DEFAULT_MODEL
-from foredraft.models.resolve import resolve_model
+from foredraft.params import InvalidField
+from foredraft.tokenizer_hash import read_tokenizer
 
 _ROWS = 64
 
 
 def main(arguments: list[str]) -> int:
+    """Measure, print and write.
+
+    Raises:
+        InvalidField: an option cannot be used.
+        CommandError: a model cannot be had or run.
+    """
     args = _parser().parse_args(arguments)
-    model = resolve_model(args.model)
-    raw = args.prompts.read_bytes()
-    text = (gzip.decompress(raw) if args.prompts.suffix == ".gz" else raw).decode("utf-8")
-    tokens: list[int] = Tokenizer.from_file(str(model / "tokenizer.json")).encode(text).ids
-    windows = [
-        tokens[start : start + args.window]
-        for start in range(0, min(len(tokens), args.limit * args.window), args.window)
-    ]
+    check_output(args.json)
+    text = read_text(args.prompts)
+    model = find_model(args.model)
+    windows = _windows(model, text, args.window, args.limit)
+    count = sum(len(window) - 1 for window in windows)
     results = {}
-    for dtype in args.dtypes.split(","):
-        settings = EngineConfig(model, dtype=dtype, threads=usable_cores())
-        runner = ModelRunner.load(settings)
-        loss = sum(_loss(runner, window) for window in windows)
-        count = sum(len(window) - 1 for window in windows)
+    for dtype in args.dtypes:
+        loss = _text_loss(EngineConfig(model, dtype=dtype, threads=usable_cores()), windows)
         results[dtype] = round(math.exp(loss / count), 4)
         sys.stdout.write(f"{dtype.ljust(10)} perplexity {results[dtype]} over {count} tokens\n")
     content = {"text": args.prompts.name, "tokens": count, "perplexity": results}
     write_report(args.json, "perplexity", arguments, content)
     return 0
+
+
+def _windows(model: Path, text: str, width: int, limit: int) -> list[list[int]]:
+    """The first tokens of the text in pieces of ``width`` tokens; a last one alone is left out."""
+    try:
+        context = read_model_config(model).context_length
+        tokens: list[int] = read_tokenizer(model).encode(text).ids
+    except UnsupportedModel as error:
+        raise CommandError(str(error)) from error
+    if width > context:
+        raise InvalidField("--window", f"at most the model's context, {context} tokens")
+    starts = range(0, min(len(tokens), limit * width), width)
+    windows = [tokens[start : start + width] for start in starts]
+    windows = [window for window in windows if len(window) > 1]
+    if not windows:
+        raise InvalidField(OPTION, "a text of at least two tokens")
+    return windows
+
+
+def _text_loss(settings: EngineConfig, windows: list[list[int]]) -> float:
+    try:
+        runner = ModelRunner.load(settings)
+        return sum(_loss(runner, window) for window in windows)
+    except (ValueError, MemoryError) as error:  # a model or dtype that cannot be run; no KV left
+        raise CommandError(f"{settings.dtype}: {error}") from error
 
 
 def _loss(runner: ModelRunner, tokens: list[int]) -> float:
@@ -64,9 +93,17 @@ def _loss(runner: ModelRunner, tokens: list[int]) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="foredraft bench perplexity", description=__doc__)
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="plain text")
-    parser.add_argument("--limit", type=int, default=8, metavar="N", help="windows")
-    parser.add_argument("--window", type=int, default=512, help="tokens per window")
-    parser.add_argument("--dtypes", default="float32,float16,bfloat16")
+    parser.add_argument("--limit", type=positive_int, default=8, metavar="N", help="windows")
+    parser.add_argument(
+        "--window", type=two_or_more, default=512, metavar="N", help="tokens per window"
+    )
+    parser.add_argument(
+        "--dtypes",
+        type=names_of(DTYPES),
+        default="float32,float16,bfloat16",
+        metavar="NAMES",
+        help=f"with commas: {', '.join(DTYPES)}",
+    )
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
     parser.add_argument("--json", type=Path, metavar="OUT")
     return parser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 import shlex
 from datetime import UTC, datetime
@@ -11,8 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from foredraft.config import usable_cores
+from foredraft.params import InvalidField
 
 _PACKAGES = ("foredraft", "torch", "transformers", "grpcio", "protobuf", "tokenizers")
+
+
+def check_output(file: Path | None) -> None:
+    """Find out before a measurement whether `write_report` will be able to write.
+
+    Raises:
+        InvalidField: its folder cannot be made, or it cannot be written there.
+    """
+    if file is None:
+        return
+    allowed = f"a file that can be written, not {file}"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidField("--json", f"{allowed}: {error.strerror}") from None
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise InvalidField("--json", allowed)
 
 
 def write_report(
