@@ -1,7 +1,8 @@
 """Token ids to text, piece by piece, without tearing characters apart.
 
 A character may be spread over several tokens, so the end of a decoded text is not final while
-it shows replacement marks. Nor can tokens be decoded alone: some decoders drop a leading space.
+it shows replacement marks. Nor can tokens be decoded alone: some decoders drop a leading space,
+and some show every byte of a run as a mark until the last of its characters is whole.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from collections.abc import Callable, Sequence
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # An unfinished character is at most three bytes, each of which may show as one mark.
 _UNFINISHED_MARKS = 3
+# After so many tokens without a whole place the marks are no character in the making.
+_PATIENCE = 32
+# Enough of them to decode the end of the text alone: the character that is torn at the front (at
+# most 3 bytes of it are left) and the marks that are still held back (at most 9 bytes).
+_KEPT = 16
 
 
 class Detokenizer:
-    """The pieces it returns, put together, equal the text of all tokens decoded at once."""
+    """The pieces it returns, put together, equal the text of all tokens decoded at once.
+
+    In text that is no UTF-8 at all the two may show different numbers of replacement marks. The
+    work for one token has a bound, whatever came before it.
+    """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
@@ -25,14 +35,13 @@ class Detokenizer:
 
     def feed(self, tokens: Sequence[int]) -> str:
         """The text that became final with ``tokens``."""
-        self._window.extend(tokens)
-        text = self._decode(self._window)
-        final = _without_unfinished(text)
-        piece = text[self._sent : final]
-        self._sent = max(self._sent, final)
-        if final == len(text):
-            self._forget()
-        return piece
+        text = self._decode([*self._window, *tokens])
+        if not text.endswith(REPLACEMENT):
+            return self._take(tokens, text)
+        # One by one: the last place where the text is whole may lie before the last token.
+        return "".join(
+            self._take((token,), self._decode([*self._window, token])) for token in tokens
+        )
 
     def flush(self) -> str:
         """What was held back, as it stands; the end of the text."""
@@ -41,19 +50,34 @@ class Detokenizer:
         self._sent = max(self._sent, len(text))
         return piece
 
+    def _take(self, tokens: Sequence[int], text: str) -> str:
+        """Append ``tokens``, with which the window's text is ``text``; what became final."""
+        was_whole = self._whole == len(self._window)
+        if was_whole and text and len(text) == self._sent:
+            return ""  # special tokens, which leave no trace: as context they would be none
+        self._window.extend(tokens)
+        impatient = len(self._window) - self._whole > _PATIENCE
+        held = len(text) - len(text.rstrip(REPLACEMENT))
+        if impatient:
+            held = min(held, _UNFINISHED_MARKS)
+        final = len(text) - held
+        piece = text[self._sent : final]
+        self._sent = max(self._sent, final)
+        if not held and (text or impatient):
+            self._forget()
+        elif held and impatient:
+            self._cut(len(text) - self._sent)
+        return piece
+
     def _forget(self) -> None:
-        """Drop tokens that no longer influence how the next ones are decoded."""
+        """At a whole place: drop tokens that no longer influence how the next ones are decoded."""
         if self._whole:
             del self._window[: self._whole]
             self._sent = len(self._decode(self._window))
         self._whole = len(self._window)
 
-
-def _without_unfinished(text: str) -> int:
-    """Length of ``text`` without the replacement marks of a character that may go on."""
-    end = len(text)
-    for _ in range(_UNFINISHED_MARKS):
-        if not text.endswith(REPLACEMENT, 0, end):
-            break
-        end -= 1
-    return end
+    def _cut(self, unsent: int) -> None:
+        """Go on from the last tokens alone, in whose text the last ``unsent`` marks are new."""
+        del self._window[:-_KEPT]
+        self._whole = 0
+        self._sent = max(len(self._decode(self._window)) - unsent, 0)
