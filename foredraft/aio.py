@@ -10,7 +10,16 @@ from typing import Any
 import grpc
 
 from foredraft.answer import Answer
-from foredraft.call import CONNECT_SECONDS, Messages, PromptLike, build_request
+from foredraft.call import (
+    CONNECT_SECONDS,
+    Messages,
+    PromptLike,
+    build_request,
+    check_open,
+    read_seconds,
+    read_text,
+    read_timeout,
+)
 from foredraft.errors import cut_short, not_reached, translated
 from foredraft.results import Delta, Model, Result
 from foredraft.wire.channel import public_channel
@@ -22,9 +31,11 @@ class AsyncClient:
     """A connection to a gateway, of one event loop; the options are those of `Client`."""
 
     def __init__(self, address: str, connect_timeout: float = CONNECT_SECONDS) -> None:
-        self.address = address
-        self._connect_timeout = connect_timeout
+        with translated():
+            self.address = read_text("address", address)
+            self._connect_timeout = read_seconds("connect_timeout", connect_timeout)
         self._connected = False
+        self._closed = False
         self._channel = public_channel(address)
         self._stub = generate_stub(self._channel)
 
@@ -39,6 +50,8 @@ class AsyncClient:
     ) -> Result:
         """The whole answer to a text, to token ids or to a chat."""
         with translated():
+            check_open(self._closed)
+            timeout = read_timeout(timeout)
             wire = codec.encode_request(build_request(prompt, messages, model, options))
             await self._connect(timeout)
             return codec.decode_result(await self._stub.Generate(wire, timeout=timeout))
@@ -54,10 +67,13 @@ class AsyncClient:
     ) -> AsyncStream:
         """The answer in deltas, as the target commits them; it starts with the first read."""
         with translated():
+            check_open(self._closed)
+            timeout = read_timeout(timeout)
             request = build_request(prompt, messages, model, options)
             wire = codec.encode_stream_request(request)
 
         async def start() -> Any:
+            check_open(self._closed)  # it may have been closed before the first read
             await self._connect(timeout)
             return self._stub.GenerateStream(wire, timeout=timeout)
 
@@ -65,14 +81,17 @@ class AsyncClient:
 
     async def models(self) -> list[Model]:
         """The models that the server answers with."""
-        await self._connect(None)
         with translated():
+            check_open(self._closed)
+            await self._connect(None)
             wire = await self._stub.ListModels(
                 codec.encode_models_request(), timeout=CONNECT_SECONDS
             )
         return codec.decode_models(wire)
 
     async def close(self) -> None:
+        """End the connection; what still runs on it ends, and every later call is refused."""
+        self._closed = True
         await self._channel.close(None)
 
     async def __aenter__(self) -> AsyncClient:

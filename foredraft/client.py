@@ -9,7 +9,16 @@ from typing import Any
 import grpc
 
 from foredraft.answer import Answer
-from foredraft.call import CONNECT_SECONDS, Messages, PromptLike, build_request
+from foredraft.call import (
+    CONNECT_SECONDS,
+    Messages,
+    PromptLike,
+    build_request,
+    check_open,
+    read_seconds,
+    read_text,
+    read_timeout,
+)
 from foredraft.errors import cut_short, not_reached, translated
 from foredraft.results import Delta, Model, Result
 from foredraft.wire.channel import public_sync_channel
@@ -23,13 +32,16 @@ class Client:
     Options are keywords: max_tokens, min_tokens, temperature, top_p, top_k, min_p,
     repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed, stop,
     stop_token_ids, ignore_eos, logprobs, speculation ("off", "suffix", "model", "auto").
-    ``timeout`` is in seconds for the whole call.
+    ``timeout`` is in seconds for the whole call. A value that is not allowed, and a call after
+    `close`, raise InvalidRequest at the call.
     """
 
     def __init__(self, address: str, connect_timeout: float = CONNECT_SECONDS) -> None:
-        self.address = address
-        self._connect_timeout = connect_timeout
+        with translated():
+            self.address = read_text("address", address)
+            self._connect_timeout = read_seconds("connect_timeout", connect_timeout)
         self._connected = False
+        self._closed = False
         self._channel = public_sync_channel(address)
         self._stub = generate_stub(self._channel)
 
@@ -44,6 +56,8 @@ class Client:
     ) -> Result:
         """The whole answer to a text, to token ids or to a chat."""
         with translated():
+            check_open(self._closed)
+            timeout = read_timeout(timeout)
             wire = codec.encode_request(build_request(prompt, messages, model, options))
             self._connect(timeout)
             call = self._stub.Generate.future(wire, timeout=timeout)
@@ -63,6 +77,8 @@ class Client:
     ) -> Stream:
         """The answer in deltas, as the target commits them."""
         with translated():
+            check_open(self._closed)
+            timeout = read_timeout(timeout)
             request = build_request(prompt, messages, model, options)
             wire = codec.encode_stream_request(request)
         self._connect(timeout)
@@ -70,12 +86,15 @@ class Client:
 
     def models(self) -> list[Model]:
         """The models that the server answers with."""
-        self._connect(None)
         with translated():
+            check_open(self._closed)
+            self._connect(None)
             wire = self._stub.ListModels(codec.encode_models_request(), timeout=CONNECT_SECONDS)
         return codec.decode_models(wire)
 
     def close(self) -> None:
+        """End the connection; what still runs on it ends, and every later call is refused."""
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Client:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import operator
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from numbers import Real
 from types import MappingProxyType
+from typing import Any
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 GREEDY_TEMPERATURE = 1e-3  # at or below it the noise is switched off: exactly greedy
-_UINT64 = 2**64
 
 
 class InvalidField(ValueError):
@@ -29,6 +31,79 @@ class Unsupported(ValueError):
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} is not supported")
         self.field = name
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The values that a number may take, both ends included.
+
+    ``open_low`` leaves out ``low`` itself. Numbers that are not ``whole`` are rounded to float32
+    before they are compared: that is how they cross the wire.
+    """
+
+    low: float
+    high: float
+    whole: bool = True
+    open_low: bool = False
+
+    def read(self, name: str, value: Any) -> Any:
+        """``value`` as a plain int or float.
+
+        Raises:
+            InvalidField: it is no number of this kind (True and False are none) or out of range.
+        """
+        number = None if isinstance(value, bool) else self._number(value)
+        # A comparison with NaN is false, too.
+        if number is None or not self._low() <= number <= self.high:
+            raise InvalidField(name, str(self))
+        if self.open_low and number == self.low:
+            raise InvalidField(name, str(self))
+        return number
+
+    def __str__(self) -> str:
+        if self.whole:
+            return f"a whole number from {self.low} to {_shown(int(self.high))}"
+        return f"a number {'above' if self.open_low else 'from'} {self.low:g} to {self.high:g}"
+
+    def _number(self, value: Any) -> float | None:
+        try:
+            if self.whole:
+                return operator.index(value)
+            return _float32(float(value)) if isinstance(value, Real) else None
+        except (TypeError, ValueError, OverflowError):
+            return None
+
+    def _low(self) -> float:
+        return self.low if self.whole else _float32(self.low)
+
+
+def _float32(value: float) -> float:
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded
+
+
+def _shown(high: int) -> str:
+    """Large limits are powers of two less one, which say more when written so."""
+    return f"2^{high.bit_length()} - 1" if high > 2**20 and high & (high + 1) == 0 else str(high)
+
+
+_COUNT = 2**31 - 1
+RANGES: Mapping[str, Range] = MappingProxyType(
+    {
+        "max_tokens": Range(1, _COUNT),
+        "min_tokens": Range(0, _COUNT),
+        "temperature": Range(0.0, 100.0, whole=False),
+        "top_p": Range(0.0, 1.0, whole=False, open_low=True),
+        "top_k": Range(0, 2**63 - 1),
+        "min_p": Range(0.0, 1.0, whole=False),
+        "repetition_penalty": Range(0.01, 100.0, whole=False),
+        "presence_penalty": Range(-100.0, 100.0, whole=False),
+        "frequency_penalty": Range(-100.0, 100.0, whole=False),
+        "seed": Range(0, 2**64 - 1),
+        "logprobs": Range(0, MAX_LOGPROBS),
+    }
+)
+BIAS = Range(-1000.0, 1000.0, whole=False)
 
 
 class Speculation(IntEnum):
@@ -64,6 +139,10 @@ class SamplingParams:
 
     ``seed`` is always set here: a door that gets none draws a random one.
     ``logprobs`` None = none; n = the chosen token's and those of the n best tokens.
+
+    ``logit_bias`` is finite and added, so it forbids nothing: the same bias on every token changes
+    no choice. Only ``min_tokens`` forbids: EOS and stop ids cannot come before it is reached, and
+    a request in which that would be the whole vocabulary is refused (`check_can_go_on`).
     """
 
     max_tokens: int = 256
@@ -101,27 +180,42 @@ def check_params(params: SamplingParams, vocab_size: int | None = None) -> Sampl
     Raises:
         InvalidField: a value is out of range; ids are checked only if ``vocab_size`` is known.
     """
-    _check_count("max_tokens", params.max_tokens, 1)
-    _check_count("min_tokens", params.min_tokens, 0)
-    if params.min_tokens > params.max_tokens:
-        raise InvalidField("min_tokens", f"at most max_tokens, which is {params.max_tokens}")
-    _check_number("temperature", params.temperature, 0.0, 100.0)
-    _check_number("top_p", params.top_p, 0.0, 1.0, open_low=True)
-    _check_count("top_k", params.top_k, 0)
-    _check_number("min_p", params.min_p, 0.0, 1.0)
-    _check_number("repetition_penalty", params.repetition_penalty, 0.01, 100.0)
-    _check_number("presence_penalty", params.presence_penalty, -100.0, 100.0)
-    _check_number("frequency_penalty", params.frequency_penalty, -100.0, 100.0)
-    if not 0 <= params.seed < _UINT64:
-        raise InvalidField("seed", "a whole number from 0 to 2^64 - 1")
-    if params.logprobs is not None:
-        _check_count("logprobs", params.logprobs, 0, MAX_LOGPROBS)
+    for name, allowed in RANGES.items():
+        value = getattr(params, name)
+        if value is not None:
+            allowed.read(name, value)
+    check_min_tokens(params.min_tokens, params.max_tokens)
     for token, bias in params.logit_bias.items():
         _check_token("logit_bias", token, vocab_size)
-        _check_number("logit_bias", bias, -1000.0, 1000.0)
+        BIAS.read("logit_bias", bias)
     for token in params.stop_token_ids:
         _check_token("stop_token_ids", token, vocab_size)
     return params
+
+
+def check_min_tokens(min_tokens: int, max_tokens: int) -> None:
+    """Raises InvalidField if the least is more than the most."""
+    if min_tokens > max_tokens:
+        raise InvalidField("min_tokens", f"at most max_tokens, which is {max_tokens}")
+
+
+def check_stops(stops: Sequence[str]) -> None:
+    """Raises InvalidField if there are too many stop strings or one is empty."""
+    if len(stops) > MAX_STOP_STRINGS:
+        raise InvalidField("stop", f"at most {MAX_STOP_STRINGS} strings, not {len(stops)}")
+    if not all(stops):
+        raise InvalidField("stop", "strings of at least one character")
+
+
+def check_can_go_on(params: SamplingParams, eos: Sequence[int], vocab_size: int) -> None:
+    """Raises InvalidField if ``min_tokens`` forbids every token that the vocabulary has."""
+    ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
+    if params.min_tokens > 0 and ends.issuperset(range(vocab_size)):
+        allowed = (
+            f"fewer ids than all {vocab_size} of the vocabulary, EOS included, if min_tokens is "
+            "above 0: no token could come"
+        )
+        raise InvalidField("stop_token_ids", allowed)
 
 
 def check_tokens(name: str, tokens: tuple[int, ...], vocab_size: int) -> None:
@@ -130,21 +224,6 @@ def check_tokens(name: str, tokens: tuple[int, ...], vocab_size: int) -> None:
         raise InvalidField(name, "at least one token")
     for token in tokens:
         _check_token(name, token, vocab_size)
-
-
-def _check_number(
-    name: str, value: float, low: float, high: float, *, open_low: bool = False
-) -> None:
-    inside = math.isfinite(value) and (low < value if open_low else low <= value) and value <= high
-    if not inside:
-        start = "above" if open_low else "from"
-        raise InvalidField(name, f"a number {start} {low:g} to {high:g}")
-
-
-def _check_count(name: str, value: int, low: int, high: int = 2**31 - 1) -> None:
-    if not low <= value <= high:
-        allowed = f"a whole number from {low} to {high}" if high < 2**31 - 1 else f"at least {low}"
-        raise InvalidField(name, allowed)
 
 
 def _check_token(name: str, token: int, vocab_size: int | None) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from foredraft.params import Speculation
+from foredraft.params import RANGES, InvalidField, SamplingParams, Speculation, Unsupported
+
+_REFUSED = ("grammar", "json_schema", "adapter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,9 @@ class GenerateOptions:
     ignore_eos: bool = False
     logprobs: int | None = None
     speculation: Speculation | None = None
-    grammar: str = ""
-    json_schema: str = ""
-    adapter: str = ""
+    grammar: str | None = None
+    json_schema: str | None = None
+    adapter: str | None = None
     lossy_threshold: float | None = None
     lossless: bool | None = None
 
@@ -67,3 +69,29 @@ class GenerateRequest:
     prompt: Prompt
     options: GenerateOptions = field(default_factory=GenerateOptions)
     model: str = ""
+
+
+def refuse_unsupported(options: GenerateOptions) -> None:
+    """Refuse what no version does yet, whatever its value is.
+
+    Raises:
+        Unsupported, InvalidField: such an option is there, or it contradicts ``lossless``.
+    """
+    for name in _REFUSED:
+        if getattr(options, name) is not None:
+            raise Unsupported(name)
+    if options.lossy_threshold is not None:
+        if options.lossless:
+            raise InvalidField("lossy_threshold", "absent when lossless is true")
+        raise Unsupported("lossy_threshold")
+
+
+def sampling_params(options: GenerateOptions) -> SamplingParams:
+    """The options with a default for each that is not there, not checked."""
+    given = {name: value for name in RANGES if (value := getattr(options, name)) is not None}
+    return SamplingParams(
+        **given,
+        logit_bias=options.logit_bias,
+        stop_token_ids=options.stop_token_ids,
+        ignore_eos=options.ignore_eos,
+    )

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass, replace
 
 from foredraft.params import (
-    MAX_STOP_STRINGS,
     InvalidField,
     SamplingParams,
     Speculation,
-    Unsupported,
+    check_can_go_on,
     check_params,
+    check_stops,
     check_tokens,
 )
 from foredraft.request import (
+    ChatMessage,
     ChatPrompt,
     GenerateOptions,
     GenerateRequest,
     Prompt,
     TextPrompt,
     TokenPrompt,
+    refuse_unsupported,
+    sampling_params,
 )
-from foredraft.wire.errors import NotFound
 from foredraft.wire.messages import ModelInfo, Source
 from gateway.chat_template import ChatTemplate
 from gateway.tokenizer import Tokenizer
 
 _CHARACTERS_PER_TOKEN = 16  # a longer text cannot fit the context: refused before it is read
 _SEED_BITS = 63
-_PARAM_NAMES = (
-    "max_tokens",
-    "min_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-)
 _SOURCES: dict[Speculation, frozenset[Source]] = {
     Speculation.OFF: frozenset(),
     Speculation.SUFFIX: frozenset({Source.SUFFIX}),
@@ -78,14 +69,14 @@ class Planner:
         """Check a request against the model that is to answer it.
 
         Raises:
-            InvalidField, Unsupported, NotFound: it cannot be done as asked.
+            InvalidField, Unsupported: it cannot be done as asked.
         """
         if request.model not in ("", model.model_id):
-            raise NotFound(f"model must be {model.model_id} or empty")
+            raise InvalidField("model", f"{model.model_id} or empty")
         options = request.options
-        _refuse_unsupported(options)
-        _check_stops(options.stop)
-        params = _params(options, model.vocab_size)
+        refuse_unsupported(options)
+        check_stops(options.stop)
+        params = _params(options, model)
         prompt = await self._tokens(request.prompt, model)
         return Plan(
             prompt=prompt,
@@ -102,12 +93,10 @@ class Planner:
                 _check_characters(len(text), model.context_length)
                 tokens = await self._tokenizer.encode(text)
             case ChatPrompt(messages):
-                size = sum(
-                    len(message.role) + len(message.content) + _TURN_CHARACTERS
-                    for message in messages
-                )
-                _check_characters(size, model.context_length)
-                tokens = await self._tokenizer.encode(self._template.render(messages))
+                _check_chat(messages, model.context_length)
+                # Beside the event loop: how long a template takes is up to its author.
+                text = await asyncio.to_thread(self._template.render, messages)
+                tokens = await self._tokenizer.encode(text)
         if len(tokens) >= model.context_length:
             allowed = (
                 f"at most {model.context_length - 1} tokens (the context of {model.model_id} "
@@ -118,37 +107,16 @@ class Planner:
         return tokens
 
 
-def _refuse_unsupported(options: GenerateOptions) -> None:
-    for name in ("grammar", "json_schema", "adapter"):
-        if getattr(options, name):
-            raise Unsupported(name)
-    if options.lossy_threshold is not None:
-        if options.lossless:
-            raise InvalidField("lossy_threshold", "absent when lossless is true")
-        raise Unsupported("lossy_threshold")
-
-
-def _check_stops(stops: tuple[str, ...]) -> None:
-    if len(stops) > MAX_STOP_STRINGS:
-        raise InvalidField("stop", f"at most {MAX_STOP_STRINGS} strings")
-    if not all(stops):
-        raise InvalidField("stop", "strings of at least one character")
-
-
-def _params(options: GenerateOptions, vocab_size: int) -> SamplingParams:
+def _params(options: GenerateOptions, model: ModelInfo) -> SamplingParams:
     """Checked parameters, with a random seed if there is none."""
-    given = {name: value for name in _PARAM_NAMES if (value := getattr(options, name)) is not None}
-    given.setdefault("seed", secrets.randbits(_SEED_BITS))
-    if given.get("top_k", 0) >= vocab_size:
-        given["top_k"] = 0  # a filter that keeps everything
-    params = SamplingParams(
-        **given,
-        logit_bias=options.logit_bias,
-        stop_token_ids=options.stop_token_ids,
-        ignore_eos=options.ignore_eos,
-        logprobs=options.logprobs,
-    )
-    return check_params(params, vocab_size)
+    params = sampling_params(options)
+    if options.seed is None:
+        params = replace(params, seed=secrets.randbits(_SEED_BITS))
+    if params.top_k >= model.vocab_size:
+        params = replace(params, top_k=0)  # a filter that keeps everything
+    check_params(params, model.vocab_size)
+    check_can_go_on(params, model.eos_token_ids, model.vocab_size)
+    return params
 
 
 def _fit(params: SamplingParams, room: int) -> SamplingParams:
@@ -160,6 +128,14 @@ def _fit(params: SamplingParams, room: int) -> SamplingParams:
 def _allowed(asked: Speculation, served: Speculation) -> Speculation:
     """The sources that both the request and the server allow."""
     return _SPECULATION[_SOURCES[asked] & _SOURCES[served]]
+
+
+def _check_chat(messages: tuple[ChatMessage, ...], context_length: int) -> None:
+    """A content may be empty, as protobuf shows one that was never set; a role may not."""
+    if not all(message.role for message in messages):
+        raise InvalidField("messages", "messages with a role of at least one character")
+    size = sum(len(m.role) + len(m.content) + _TURN_CHARACTERS for m in messages)
+    _check_characters(size, context_length)
 
 
 def _check_characters(count: int, context_length: int) -> None:

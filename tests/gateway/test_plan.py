@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import pytest
 from support.tiny_models import make_tiny_tokenizer
@@ -16,7 +17,6 @@ from foredraft.request import (
     TextPrompt,
     TokenPrompt,
 )
-from foredraft.wire.errors import NotFound
 from foredraft.wire.messages import ModelInfo
 from gateway.chat_template import ChatTemplate
 from gateway.plan import Planner
@@ -81,6 +81,7 @@ async def test_a_chat_is_templated(directory):
         ({"prompt": "x" * 32}, "prompt"),
         ({"prompt": "x" * (16 * 32 + 1)}, "prompt"),
         ({"prompt": ChatPrompt(())}, "messages"),
+        ({"prompt": ChatPrompt((ChatMessage("", "a"),))}, "messages"),
     ],
 )
 async def test_bad_values(directory, options, field):
@@ -92,7 +93,13 @@ async def test_bad_values(directory, options, field):
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     "options",
-    [{"grammar": "g"}, {"json_schema": "{}"}, {"adapter": "a"}, {"lossy_threshold": 0.5}],
+    [
+        {"grammar": "g"},
+        {"grammar": ""},
+        {"json_schema": "{}"},
+        {"adapter": "a"},
+        {"lossy_threshold": 0.5},
+    ],
 )
 async def test_unsupported_options(directory, options):
     with pytest.raises(Unsupported, match=next(iter(options))):
@@ -100,10 +107,56 @@ async def test_unsupported_options(directory, options):
 
 
 @pytest.mark.asyncio
+async def test_a_limit_is_told(directory):
+    with pytest.raises(InvalidField, match=r"max_tokens must be a whole .* from 1 to 2\^31 - 1"):
+        await plan(directory, max_tokens=2**32 - 1)
+
+
+ALL_BUT_EOS = tuple(token for token in range(259) if token != 2)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ends", [{}, {"ignore_eos": True, "stop_token_ids": tuple(range(259))}])
+async def test_min_tokens_must_leave_a_token(directory, ends):
+    options = {"stop_token_ids": ALL_BUT_EOS, **ends}
+    with pytest.raises(InvalidField, match="fewer ids than all 259") as refused:
+        await plan(directory, min_tokens=1, **options)
+    assert refused.value.field == "stop_token_ids"
+    assert (await plan(directory, **options)).params.stop_token_ids == options["stop_token_ids"]
+
+
+@pytest.mark.asyncio
+async def test_min_tokens_with_one_token_left(directory):
+    options = {"min_tokens": 1, "stop_token_ids": ALL_BUT_EOS}
+    assert (await plan(directory, ignore_eos=True, **options)).params.min_tokens == 1
+    assert await plan(directory, min_tokens=1, stop_token_ids=ALL_BUT_EOS[1:])
+
+
+@pytest.mark.asyncio
+async def test_a_bias_on_every_token_is_allowed(directory):
+    bias = dict.fromkeys(range(259), -1000.0)
+    assert (await plan(directory, logit_bias=bias, min_tokens=1)).params.logit_bias == bias
+
+
+@pytest.mark.asyncio
+async def test_templates_run_beside_the_event_loop(directory):
+    class Watched(ChatTemplate):
+        def render(self, messages):
+            threads.append(threading.current_thread())
+            return super().render(messages)
+
+    threads = []
+    chat = GenerateRequest(ChatPrompt((ChatMessage("user", "a"),)))
+    await Planner(Tokenizer(directory), Watched(directory), Speculation.AUTO).plan(chat, MODEL)
+    assert threads and threading.main_thread() not in threads
+
+
+@pytest.mark.asyncio
 async def test_unknown_model(directory):
     assert await plan(directory, model="tiny")
-    with pytest.raises(NotFound, match="tiny"):
+    with pytest.raises(InvalidField, match="model must be tiny or empty") as refused:
         await plan(directory, model="huge")
+    assert refused.value.field == "model"
 
 
 @pytest.mark.asyncio

@@ -19,9 +19,12 @@ from support.tiny_models import make_tiny_tokenizer
 from tokenizers import Tokenizer
 
 from foredraft import AsyncClient, Internal, InvalidRequest, Overloaded, Unavailable, Unsupported
+from foredraft.errors import translated
 from foredraft.params import FinishReason, Speculation
+from foredraft.request import GenerateOptions, GenerateRequest, TextPrompt
 from foredraft.tokenizer_hash import tokenizer_identity
 from foredraft.wire import channel
+from foredraft.wire.codec import generate as codec
 from foredraft.wire.codec.nodes import encode_nodes
 from foredraft.wire.messages import (
     Nack,
@@ -31,6 +34,7 @@ from foredraft.wire.messages import (
     SequenceErrors,
     Source,
 )
+from foredraft.wire.peers import generate_stub
 
 STOP = FinishReason.STOP
 
@@ -373,27 +377,29 @@ async def test_admission_names_its_limit(model):
 
 
 @pytest.mark.asyncio
-async def test_refusals_reach_the_caller_by_name(model, known):
+@pytest.mark.parametrize(
+    ("options", "kind", "field"),
+    [
+        ({"grammar": "x"}, Unsupported, "grammar"),
+        ({"json_schema": "x"}, Unsupported, "json_schema"),
+        ({"adapter": "x"}, Unsupported, "adapter"),
+        ({"lossy_threshold": 0.5}, Unsupported, "lossy_threshold"),
+        ({"lossy_threshold": 0.5, "lossless": True}, InvalidRequest, "lossy_threshold"),
+        ({"max_tokens": 0}, InvalidRequest, "max_tokens"),
+        ({"max_tokens": 2**31}, InvalidRequest, "max_tokens"),
+    ],
+)
+async def test_refusals_reach_a_client_that_checks_nothing(model, known, options, kind, field):
     verify = FakeVerify(known)
+    asked = GenerateRequest(TextPrompt("hello"), GenerateOptions(**options))
     async with (
         worker(verify, "127.0.0.1:0") as address,
         gateway(model, address) as running,
-        AsyncClient(running.address) as client,
+        channel.public_channel(running.address) as foreign,
     ):
-        for name in ("grammar", "json_schema", "adapter"):
-            with pytest.raises(Unsupported) as unsupported:
-                await client.generate("hello", **{name: "x"})
-            assert unsupported.value.field == name and unsupported.value.trace_id
-        with pytest.raises(Unsupported, match="lossy_threshold"):
-            await client.generate("hello", lossy_threshold=0.5)
-        with pytest.raises(InvalidRequest) as both:
-            await client.generate("hello", lossy_threshold=0.5, lossless=True)
-        assert both.value.field == "lossy_threshold"
-        with pytest.raises(InvalidRequest) as model_name:
-            await client.generate("hello", model="huge")
-        assert model_name.value.code == "NOT_FOUND"
-        with pytest.raises(InvalidRequest, match="max_tokens"):
-            await client.generate("hello", max_tokens=0)
+        with pytest.raises(kind) as refused, translated():
+            await generate_stub(foreign).Generate(codec.encode_request(asked))
+    assert refused.value.field == field and refused.value.trace_id
     assert not verify.opened
 
 

@@ -214,21 +214,72 @@ async def test_errors_carry_field_and_trace(model):
     def use(address):
         with Client(address) as client:
             with pytest.raises(InvalidRequest) as whole:
-                client.generate("hello", top_p=7)
+                client.generate("hello", stop_token_ids=[259])
             with pytest.raises(InvalidRequest) as streamed:
-                list(client.stream("hello", top_p=7))
+                list(client.stream("hello", stop_token_ids=[259]))
+            with pytest.raises(InvalidRequest) as unknown:
+                client.generate("hello", model="huge")
             with pytest.raises(InvalidRequest) as unsent:
                 client.generate("hello", max_tokens=-1)
             with pytest.raises(TypeError, match="max_token"):
                 client.stream("hello", max_token=1)
-            return whole.value, streamed.value, unsent.value
+            return whole.value, streamed.value, unsent.value, unknown.value
 
     async with served(model, []) as (verify, address):
-        whole, streamed, unsent = await asyncio.to_thread(use, address)
-    assert whole.field == streamed.field == "top_p" and len(whole.trace_id) == 32
-    assert whole.message == "top_p must be a number above 0 to 1"
+        whole, streamed, unsent, unknown = await asyncio.to_thread(use, address)
+    assert whole.field == streamed.field == "stop_token_ids" and len(whole.trace_id) == 32
+    assert whole.message == "stop_token_ids must be token ids from 0 to 258"
+    assert unknown.field == "model" and str(unknown) == "model must be tiny or empty"
     assert unsent.field == "max_tokens" and unsent.trace_id is None
     assert not verify.opened
+
+
+@pytest.mark.parametrize("keywords", [{"max_tokens": 0}, {"timeout": "5"}, {"model": 5}])
+@pytest.mark.asyncio
+async def test_both_clients_refuse_at_the_call(keywords):
+    """Nothing listens there: a refusal must not need a server."""
+    (field,) = keywords
+    asynchronous = AsyncClient("127.0.0.1:1")
+    with Client("127.0.0.1:1") as client:
+        for call in (client.generate, client.stream, asynchronous.stream):
+            with pytest.raises(InvalidRequest, match=f"{field} must be") as refused:
+                call("hello", **keywords)
+            assert refused.value.field == field
+    async with asynchronous:
+        with pytest.raises(InvalidRequest, match=f"{field} must be"):
+            await asynchronous.generate("hello", **keywords)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_arguments_of_a_client(kind):
+    with pytest.raises(InvalidRequest, match="address must be text"):
+        kind(5)
+    with pytest.raises(InvalidRequest, match="connect_timeout must be a number from 0"):
+        kind("127.0.0.1:1", connect_timeout=None)
+
+
+CLOSED = r"client must be open: close\(\) was called"
+
+
+def test_a_closed_client_refuses_calls():
+    with Client("127.0.0.1:1") as client:
+        pass
+    for call in (lambda: client.generate("a"), lambda: client.stream("a"), client.models):
+        with pytest.raises(InvalidRequest, match=CLOSED) as refused:
+            call()
+        assert refused.value.field == "client"
+
+
+@pytest.mark.asyncio
+async def test_a_closed_async_client_refuses_calls():
+    async with AsyncClient("127.0.0.1:1") as client:
+        early = client.stream("a")
+    with pytest.raises(InvalidRequest, match=CLOSED):
+        client.stream("a")
+    for call in (lambda: client.generate("a"), client.models, lambda: anext(aiter(early))):
+        with pytest.raises(InvalidRequest, match=CLOSED) as refused:
+            await call()
+        assert refused.value.field == "client"
 
 
 def test_no_server_sync():

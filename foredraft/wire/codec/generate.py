@@ -7,7 +7,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from foredraft.params import FinishReason, InvalidField, Speculation
+from foredraft.params import FinishReason, Speculation
 from foredraft.request import (
     ChatMessage,
     ChatPrompt,
@@ -38,7 +38,7 @@ _SCALARS = tuple(
 
 
 def encode_request(request: GenerateRequest) -> pb.GenerateRequest:
-    """Raises InvalidField if a value does not fit its field at all."""
+    """``request`` holds values that were checked, as `foredraft.call` makes it."""
     wire = pb.GenerateRequest(model=request.model)
     _encode_prompt(wire, request.prompt)
     _encode_options(wire.params, request.options)
@@ -149,17 +149,14 @@ def decode_models(wire: pb.ListModelsResponse) -> list[Model]:
 def _encode_prompt(wire: pb.GenerateRequest, prompt: Prompt) -> None:
     match prompt:
         case TextPrompt(text):
-            _assign("prompt", lambda: setattr(wire, "text", text))
+            wire.text = text
         case TokenPrompt(ids):
             wire.tokens.SetInParent()
-            _assign("prompt", lambda: wire.tokens.ids.extend(ids))
+            wire.tokens.ids.extend(ids)
         case ChatPrompt(messages):
             wire.chat.SetInParent()
             for message in messages:
-                _assign(
-                    "messages",
-                    lambda m=message: wire.chat.messages.add(role=m.role, content=m.content),
-                )
+                wire.chat.messages.add(role=message.role, content=message.content)
 
 
 def _decode_prompt(wire: pb.GenerateRequest) -> Prompt:
@@ -178,20 +175,12 @@ def _encode_options(wire: pb.GenerateParams, options: GenerateOptions) -> None:
     for name in _SCALARS:
         value = getattr(options, name)
         if value is not None:
-            _assign(name, lambda n=name, v=value: setattr(wire, n, v))
-    _assign("logit_bias", lambda: wire.logit_bias.update(options.logit_bias))
-    _assign("stop", lambda: wire.stop.extend(options.stop))
-    _assign("stop_token_ids", lambda: wire.stop_token_ids.extend(options.stop_token_ids))
+            setattr(wire, name, value)
+    wire.logit_bias.update(options.logit_bias)
+    wire.stop.extend(options.stop)
+    wire.stop_token_ids.extend(options.stop_token_ids)
     if options.speculation is not None:
         wire.speculation = common_pb2.Speculation.Name(options.speculation)  # type: ignore[assignment]
-
-
-def _assign(name: str, assign: Any) -> None:
-    """Run one assignment to a message; what protobuf refuses becomes an error that names it."""
-    try:
-        assign()
-    except (TypeError, ValueError) as error:
-        raise InvalidField(name, f"a value that its field can hold ({error})") from None
 
 
 def _decode_options(wire: pb.GenerateParams) -> GenerateOptions:
@@ -209,9 +198,9 @@ def _decode_options(wire: pb.GenerateParams) -> GenerateOptions:
 
 
 def _present(wire: pb.GenerateParams, name: str) -> bool:
-    """Optional fields say so; for the others the empty value is the default."""
+    """Optional fields say so; for the others the empty value means that it is not there."""
     has_presence = wire.DESCRIPTOR.fields_by_name[name].has_presence
-    return wire.HasField(name) if has_presence else True
+    return wire.HasField(name) if has_presence else bool(getattr(wire, name))
 
 
 def _encode_finish(reason: str) -> Any:
