@@ -14,7 +14,7 @@ def read_target(directory: Path) -> ModelInfo:
     """The served model's identity, from its small files alone.
 
     Raises:
-        UnsupportedModel: the directory holds no model that the engine can run.
+        UnsupportedModel: the directory's small files are not those of a model that can be run.
     """
     config = read_model_config(directory)
     tokenizer = tokenizer_identity(directory)
@@ -31,6 +31,9 @@ def mismatch(draft: Path, target: ModelInfo) -> str | None:
     """Why the model in ``draft`` cannot guess for ``target``; None if it can.
 
     Row counts may differ (padding), and so may the context: only the ids must mean the same.
+
+    Raises:
+        UnsupportedModel: the draft's tokenizer cannot be read.
     """
     if tokenizer_identity(draft).hash != target.tokenizer_hash:
         return f"the tokenizer of draft {draft.name} is not that of target {target.model_id}"

@@ -8,8 +8,9 @@ import itertools
 import logging
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -18,7 +19,8 @@ from draft_service.drafter import Drafter
 from draft_service.identity import announced, mismatch, read_target
 from draft_service.loop import DraftLoop, StreamEnded
 from draft_service.outbox import Outbox
-from foredraft.config import DraftConfig
+from foredraft.config import DraftConfig, EngineConfig
+from foredraft.engine.model_config import UnsupportedModel
 from foredraft.v1 import draft_pb2 as pb
 from foredraft.v1 import draft_pb2_grpc
 from foredraft.wire.channel import bind, private_server
@@ -27,8 +29,18 @@ from foredraft.wire.codec.nodes import encode_nodes
 from foredraft.wire.errors import Failed, Unavailable
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
-from foredraft.wire.messages import Limits, Nack, NodeBlock, NodeBlocks, WorkerIdentity
+from foredraft.wire.messages import (
+    Limits,
+    ModelInfo,
+    Nack,
+    NodeBlock,
+    NodeBlocks,
+    WorkerIdentity,
+)
 from foredraft.wire.serving import SWITCH_SECONDS, serve_until_stopped
+
+if TYPE_CHECKING:
+    from foredraft.engine.runner import ModelRunner
 
 SERVICE = "foredraft.v1.DraftService"
 SHUTTING_DOWN = "the draft service is shutting down"
@@ -151,7 +163,7 @@ async def serve(config: DraftConfig) -> None:
     health = Health(SERVICE)
 
     async def work() -> None:
-        servicer.begin(await asyncio.to_thread(load, config))
+        servicer.begin(await _load_apart(config))
         await health.set_serving(True)
 
     try:
@@ -160,27 +172,52 @@ async def serve(config: DraftConfig) -> None:
         await servicer.stop()
 
 
+async def _load_apart(config: DraftConfig) -> Engine:
+    """Load in a thread that ends with it.
+
+    A thread that has computed keeps a pool of OpenMP threads of its own until it ends, and with
+    more of them than cores each product of the engine thread would wait for the operating system.
+    """
+    loader = ThreadPoolExecutor(1, "draft-load")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(loader, load, config)
+    finally:
+        loader.shutdown(wait=False)
+
+
 def load(config: DraftConfig) -> Engine:
-    """Read the target's identity and load the draft model, if there is one that fits."""
+    """Read the target's identity and load the draft model, if there is one that fits.
+
+    Raises:
+        UnsupportedModel: the target's directory holds no model that can be run.
+    """
     target = read_target(config.target)
     limits = Limits(config.max_sequences, config.max_nodes, config.max_depth)
-    reason = None if config.engine is None else mismatch(config.engine.model, target)
-    if reason is not None:
-        log.warning("%s: only suffix drafts are served", reason)
-    if config.engine is None or reason is not None:
+    runner = None if config.engine is None else _load_runner(config.engine, target)
+    if runner is None:
         return Engine(WorkerIdentity(announced(target, None), limits), Drafter(target, limits))
-    # Imported here: a service of suffix drafts alone starts without torch.
     from draft_service.model_drafter import ModelDrafter
-    from foredraft.engine.runner import ModelRunner
 
-    runner = ModelRunner.load(config.engine)
     model = ModelDrafter(runner, target)
     model.warm_up()
-    limits = Limits(
-        config.max_sequences, config.max_nodes, config.max_depth, runner.kv.total_blocks
-    )
+    limits = replace(limits, total_blocks=runner.kv.total_blocks)
     identity = WorkerIdentity(announced(target, runner.info), limits)
     return Engine(identity, Drafter(target, limits, model))
+
+
+def _load_runner(settings: EngineConfig, target: ModelInfo) -> ModelRunner | None:
+    """The draft model; None, and a warning, if it cannot be run or does not fit the target."""
+    try:
+        reason = mismatch(settings.model, target)
+        if reason is None:
+            # Imported here: a service of suffix drafts alone starts without torch.
+            from foredraft.engine.runner import ModelRunner
+
+            return ModelRunner.load(settings)
+    except UnsupportedModel as error:
+        reason = f"draft {settings.model.name} cannot be run: {error}"
+    log.warning("%s: only suffix drafts are served", reason)
+    return None
 
 
 def _encode(answer: Answer) -> pb.ProposeResponse:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from safetensors.torch import load_file, save_file
 from support.scripted_target import ScriptedTarget
 from support.tiny_models import make_tiny_llama
 
@@ -47,7 +50,21 @@ def models(tmp_path_factory):
         "target": make_tiny_llama(base / "target", vocab=160, real_vocab=120, context=512),
         "draft": make_tiny_llama(base / "draft", vocab=128, real_vocab=120),
         "other": make_tiny_llama(base / "other", vocab=128, real_vocab=110),
+        "broken": without_norm(make_tiny_llama(base / "broken", vocab=128, real_vocab=120)),
+        "mute": without_tokenizer(make_tiny_llama(base / "mute", vocab=128, real_vocab=120)),
     }
+
+
+def without_norm(directory: Path) -> Path:
+    weights = load_file(directory / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, directory / "model.safetensors")
+    return directory
+
+
+def without_tokenizer(directory: Path) -> Path:
+    (directory / "tokenizer.json").unlink()
+    return directory
 
 
 async def wait_for_health(channel: grpc.aio.Channel) -> None:
@@ -224,12 +241,18 @@ async def test_a_message_that_cannot_be_read_ends_its_stream_only(
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("draft", "name", "drafts"),
-    [(None, "target", 0), ("other", "target", 0), ("draft", "draft", 1)],
+    [
+        (None, "target", 0),
+        ("other", "target", 0),
+        ("broken", "target", 0),
+        ("mute", "target", 0),
+        ("draft", "draft", 1),
+    ],
 )
 async def test_handshake_speaks_the_vocabulary_of_the_target(
     tmp_path, monkeypatch, models, caplog, draft, name, drafts
 ) -> None:
-    """A draft model that does not fit is reported; suffix drafts are served all the same."""
+    """A draft model that does not fit or run is told; suffix drafts are served all the same."""
     config = make_config(tmp_path, models, draft, max_nodes=9, max_depth=7)
     async with serving(tmp_path, monkeypatch, config) as (channel, _, _):
         stub = draft_pb2_grpc.DraftServiceStub(channel)
@@ -240,7 +263,13 @@ async def test_handshake_speaks_the_vocabulary_of_the_target(
         assert worker.model.vocab_size == 120
         assert (worker.limits.max_nodes, worker.limits.max_depth) == (9, 7)
         assert (worker.limits.total_blocks > 0) == bool(drafts)
-        assert ("only suffix drafts" in caplog.text) == (draft == "other")
+        warnings = [record for record in caplog.records if "only suffix" in record.getMessage()]
+        assert len(warnings) == (draft in ("other", "broken", "mute"))
+        assert "Traceback" not in caplog.text
+        for thread in threading.enumerate():
+            if thread.name.startswith("draft-load"):
+                thread.join(SECONDS)
+                assert not thread.is_alive()
         gateway = Gateway(channel)
         await gateway.send(OpenSequences((open_one(1, speculation=Speculation.SUFFIX),)))
         assert (await gateway.read_until_complete(1))[0].tokens
