@@ -43,7 +43,11 @@ def converted_path(model: KnownModel) -> Path:
 def _known_directory(model: KnownModel) -> Path:
     directory = converted_path(model)
     if not directory.is_dir():
-        _convert_into(model, directory)
+        try:
+            _convert_into(model, directory)
+        except OSError as error:  # no right to write, no room
+            text = f"model {model.model_id} cannot be kept in {directory.parent}: {error}"
+            raise ModelError(text) from error
     return directory
 
 

@@ -86,6 +86,12 @@ def test_a_conversion_that_fails_leaves_nothing(
     assert list((cache / "models").iterdir()) == []
 
 
+def test_a_cache_that_cannot_be_written_is_named(cache: Path, tiny: KnownModel) -> None:
+    cache.write_text("a file where a folder should be")
+    with pytest.raises(ModelError, match=f"^model tiny cannot be kept in {cache}/models: "):
+        resolve.resolve_model("tiny")
+
+
 def test_two_processes_may_convert_at_once(
     cache: Path, tiny: KnownModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
