@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from foredraft.engine.attention import TileAttention
-from foredraft.engine.attention_plan import StepPlan
+from foredraft.engine.attention import StepAttention
+from foredraft.engine.attention_plan import StepPlan, Summation
 from foredraft.engine.kv import PagedKV
 from foredraft.engine.linear import Linear
 from foredraft.engine.model_config import ModelConfig
@@ -29,10 +29,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Row tiles of the two kinds of products."""
+    """Row tiles of the two kinds of products, and how attention's second one sums."""
 
     linear: RowTile
     attention: RowTile
+    summation: Summation
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ class Llama:
         x = self.embedding.index_select(0, tokens).to(self.activation)
         x = functional.pad(x, (0, 0, 0, tiles.linear.pad(plan.rows) - plan.rows))
         turn = self.rotary.at(plan.positions, self.activation)
-        attend = TileAttention(plan, kv, self.config, x.shape[0], tiles.attention, x)
+        attend = StepAttention(
+            plan, kv, self.config, x.shape[0], tiles.attention, tiles.summation, x
+        )
         for number, layer in enumerate(self.layers):
             q, entries = self._project(layer, x, turn)
             kv.token_rows[number].index_copy_(0, plan.write, entries)

@@ -51,6 +51,37 @@ def probe_row_tile(product: Callable[[Tensor], Tensor], rows: Tensor) -> RowTile
     return RowTile(FIXED_LAUNCH, FIXED_LAUNCH)
 
 
+def sums_serially(
+    add: Callable[[Tensor | None, Tensor, Tensor], Tensor],
+    weights: Tensor,
+    values: Tensor,
+    tile: RowTile,
+) -> bool:
+    """True if a product adds one entry after another, in one accumulator.
+
+    Then zeros may stand anywhere between the entries, and a product of fewer entries has the same
+    bits as a wider one with zeros. Tried for several numbers of rows and random places.
+
+    Args:
+        add: maps (before, weights, values) to before + weights @ values; before may be None.
+        weights: [heads, LARGEST, width].
+        values: [heads, width, n].
+    """
+    random = torch.Generator().manual_seed(0)
+    width = weights.shape[-1]
+    for count in range(tile.rows, LARGEST + 1, 5 * tile.rows):
+        rows = weights[:, :count]
+        for kept in (width // 3, width // 2, 2 * width // 3):
+            places = torch.randperm(width, generator=random)[:kept].sort().values.to(rows.device)
+            near = rows[..., :kept].contiguous(), values[:, places]
+            wide = torch.zeros_like(rows).index_copy_(2, places, near[0]), values
+            for before in (None, values[:, :1].expand(-1, count, -1)):
+                kinds = [add(None if before is None else before.clone(), *x) for x in (near, wide)]
+                if not torch.equal(*kinds):
+                    return False
+    return True
+
+
 def _is_invariant(product: Callable[[Tensor], Tensor], rows: Tensor, tile: int) -> bool:
     alone = torch.cat(
         [

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from foredraft.config import EngineConfig
-from foredraft.engine.attention_plan import TILE, SequenceRows, plan_prefill, plan_step
+from foredraft.engine.attention import add_product
+from foredraft.engine.attention_plan import (
+    REACH,
+    TILE,
+    SequenceRows,
+    Summation,
+    plan_prefill,
+    plan_step,
+)
 from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
 from foredraft.engine.llama import Llama, Tiles
 from foredraft.engine.model_config import ModelConfig, read_model_config
 from foredraft.engine.precision import Precision, choose_precision
-from foredraft.engine.row_tile import LARGEST, RowTile, probe_row_tile
+from foredraft.engine.row_tile import LARGEST, RowTile, probe_row_tile, sums_serially
 from foredraft.engine.weights import load_llama
 from foredraft.tokenizer_hash import tokenizer_identity
 from foredraft.wire.messages import ModelInfo
@@ -96,7 +105,7 @@ class ModelRunner:
         Returns:
             Logits over the real vocabulary, float32 [rows, vocab], in the order of the rows.
         """
-        plan = plan_step(batch, self._memory, self._device)
+        plan = plan_step(batch, self._memory, self._tiles.summation, self._device)
         tokens = [token for rows in batch for token in rows.tokens]
         hidden = self._model(self._ids(tokens), plan, self._memory, self._tiles)
         logits = self._model.head(hidden)[: plan.rows, : self.info.vocab_size]
@@ -140,15 +149,18 @@ def _measure_tiles(config: ModelConfig, precision: Precision, device: torch.devi
     for width in {config.hidden, config.heads * config.head_dim, config.intermediate}:
         layer = precision.make_linear(sample(config.hidden, width))
         linear = linear.join(probe_row_tile(layer, sample(LARGEST, width)))
-    keys = sample(config.kv_heads, 5 * TILE, config.head_dim)
-    queries = sample(config.kv_heads, LARGEST, config.head_dim)
-    values = sample(config.kv_heads, TILE, config.head_dim)
-    weights = sample(config.kv_heads, LARGEST, TILE)
-    attention = probe_row_tile(lambda q: torch.bmm(q, keys.transpose(1, 2)), queries).join(
-        probe_row_tile(lambda p: torch.bmm(p, values), weights)
-    )
+    heads = config.kv_heads
+    queries = sample(heads, LARGEST, config.head_dim).float()
+    keys = sample(heads, 5 * TILE, config.head_dim).float()
+    weights = sample(heads, LARGEST, REACH).float()
+    values = sample(heads, REACH, config.head_dim).float()
+    attention = probe_row_tile(lambda q: torch.bmm(q, keys.transpose(1, 2)), queries)
+    for width in range(TILE, REACH + 1, TILE):
+        product = partial(torch.bmm, mat2=values[:, :width].contiguous())
+        attention = attention.join(probe_row_tile(product, weights[..., :width].contiguous()))
     first = queries[:, : attention.rows].contiguous()
     far, near = (torch.bmm(first, keys[:, :end].transpose(1, 2)) for end in (5 * TILE, TILE))
     if attention.limit is not None or not torch.equal(far[..., :TILE], near):
         log.warning("attention on this device may round a row differently in other company")
-    return Tiles(linear, RowTile(attention.rows))
+    tile = RowTile(attention.rows)
+    return Tiles(linear, tile, Summation(serial=sums_serially(add_product, weights, values, tile)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from foredraft.config import EngineConfig
+from foredraft.engine.attention_plan import Summation
 from foredraft.engine.runner import ModelRunner, SequenceRows
 
 CONTEXT = 320
@@ -111,6 +113,28 @@ def test_siblings_do_not_see_each_other(runner: ModelRunner, context: int) -> No
     assert torch.equal(logits[[0, 1, 3]], along_a)
     assert torch.equal(logits[[0, 2, 4]], along_b)
     assert torch.equal(runner.forward([swapped])[[0, 2, 1, 4, 3]], logits)
+
+
+@pytest.mark.parametrize("read", ["as it lies", "gathered"])
+@pytest.mark.parametrize("context", [3, 60, 100, 122, 127, 128, 190])
+def test_every_path_of_a_tree_has_the_bits_of_plain_decoding(
+    runner: ModelRunner, context: int, read: str
+) -> None:
+    """Random trees, also across the places where spans of positions begin."""
+    if read == "gathered":
+        runner._tiles = replace(runner._tiles, summation=Summation(serial=False))
+    chance = random.Random(context)
+    prompt, tokens = random_tokens(context), random_tokens(24, seed=context)
+    blocks = prefilled(runner, prompt)
+    paths: list[tuple[int, ...]] = [(context,)]
+    for row in range(1, len(tokens)):
+        parent = chance.choice(paths[-3:]) if chance.random() < 0.7 else chance.choice(paths)
+        paths.append((*parent, context + row))
+    logits = runner.forward([SequenceRows(blocks, context, tokens, paths)])
+    for path in (paths[-1], max(paths, key=len), chance.choice(paths)):
+        line = [tokens[slot - context] for slot in path]
+        rows = [slot - context for slot in path]
+        assert torch.equal(logits[rows], one_by_one(runner, prompt, line))
 
 
 def test_rows_do_not_feel_their_neighbours(runner: ModelRunner) -> None:
