@@ -17,6 +17,7 @@ from foredraft.tree.token_tree import Added, TokenTree
 from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence
 
 WIDTH = 3  # different guesses of one source at one place
+_GOOD_MATCH = 2  # tokens; a shorter match does not show where a text is copied from
 
 Key = tuple[int, int]  # stream of the gateway, seq_id
 
@@ -25,7 +26,8 @@ Key = tuple[int, int]  # stream of the gateway, seq_id
 class Option:
     """A token that may follow a node; it becomes a node if its survival is high enough.
 
-    ``match`` and ``position`` are those of a suffix guess (see `Continuation`).
+    ``match`` and ``position`` are those of a suffix guess (see `Continuation`); a match of 0 says
+    that only the token before it was replaced.
     """
 
     token: int
@@ -63,6 +65,7 @@ class DraftSequence:
         self._cache = SuffixCache(self.tokens) if wants_suffix else None
         self._trails: dict[int, Option] = {}  # how suffix nodes came about
         self._looked_up: set[int] = set()  # nodes for which the suffix cache was asked
+        self._resume: int | None = None  # where the text goes on if only its last token differs
         self._unsent: list[int] = []
         self._context_length = target.context_length
         eos = () if opened.params.ignore_eos else target.eos_token_ids
@@ -123,7 +126,7 @@ class DraftSequence:
             return None
         node_id = child_id(parent_id, option.token)
         self._unsent.append(node_id)
-        if option.match:
+        if option.position >= 0:
             self._trails[node_id] = option
         return node_id
 
@@ -171,11 +174,14 @@ class DraftSequence:
         """
         parent_id = self.tree.root_id
         path: list[int] = []
+        options: list[Option] = []
         for token in tokens:
-            for option in self.options.get(parent_id, ()):
+            options = self.options.get(parent_id, [])
+            for option in options:
                 self.calibration.observe(option.bucket, option.token == token)
             parent_id = child_id(parent_id, token)
             path.append(parent_id)
+        self._resume = _place_after_replaced(options, tokens[-1])
         return path
 
     def _forget(self) -> None:
@@ -199,7 +205,23 @@ class DraftSequence:
                 path = [] if position < len(cache) else self.tree.path(parent_id)
                 return [Option(cache.follow(position, path), bucket, match, position)]
         path = self.tree.path(parent_id)
-        return [
+        options = [
             Option(found.token, suffix_bucket(found.match, rank), found.match, found.position)
             for rank, found in enumerate(cache.propose(path, WIDTH))
         ]
+        if self._resume is not None and parent_id == self.tree.root_id:
+            token = cache.follow(self._resume, path)
+            if all(option.token != token for option in options):
+                options.append(Option(token, suffix_bucket(0, 0), 0, self._resume))
+        return options
+
+
+def _place_after_replaced(options: Sequence[Option], token: int) -> int | None:
+    """Where the text goes on if ``token`` took the place of what it had after a good match.
+
+    In edits a name is replaced and the rest stays, and no match says so: the token is new there.
+    """
+    best = max(options, key=lambda option: option.match, default=None)
+    if best is None or best.match < _GOOD_MATCH or any(o.token == token for o in options):
+        return None
+    return best.position + 1

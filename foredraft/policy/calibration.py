@@ -15,8 +15,8 @@ from foredraft.wire.messages import Source
 
 MAX_RANK = 2  # later siblings are counted with the third
 
-_MATCH_EDGES = (2, 3, 5, 9, 17)
-_FIRST_MATCH_PRIORS = (0.10, 0.25, 0.40, 0.60, 0.80, 0.90)
+_MATCH_EDGES = (1, 2, 3, 5, 9, 17)
+_FIRST_MATCH_PRIORS = (0.30, 0.10, 0.25, 0.40, 0.60, 0.80, 0.90)  # 0: a token was replaced
 _PROBABILITY_EDGES = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995)
 _PROBABILITY_PRIORS = (
     0.005, 0.02, 0.06, 0.15, 0.27, 0.42, 0.57, 0.72, 0.85, 0.92, 0.96, 0.985, 0.995,
@@ -36,7 +36,7 @@ class Bucket(NamedTuple):
 
 
 def suffix_bucket(match: int, rank: int) -> Bucket:
-    """Bucket of a guess that followed ``match`` equal tokens before."""
+    """Bucket of a guess that followed ``match`` equal tokens before; 0: after a replaced one."""
     return Bucket(Source.SUFFIX, bisect_right(_MATCH_EDGES, match), min(rank, MAX_RANK))
 
 

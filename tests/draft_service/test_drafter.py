@@ -77,6 +77,15 @@ def test_a_copy_takes_few_steps() -> None:
     assert not target.orphans
 
 
+def test_a_replaced_name_does_not_interrupt_a_copy() -> None:
+    """Behind a token that is new there, the text goes on as it did behind the one it replaced."""
+    prompt, text = copy_task()
+    for place in range(length := len(prompt), len(text), 12):
+        text[place + 7 : place + 8] = [999 - (place - length)]
+    _, steps = play(make_drafter(), open_one(prompt=prompt), text)
+    assert steps <= 24  # of 100 tokens; 27 without such guesses
+
+
 def test_random_text_gets_few_guesses() -> None:
     rng = random.Random(3)
     prompt = [rng.randrange(10, 40) for _ in range(200)]
