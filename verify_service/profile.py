@@ -13,29 +13,30 @@ from foredraft.policy.cost import StepCost
 # row of a new tile costs as much as all of them.
 _WIDTHS = (1, 2, 3, 4, 6, 7, 9, 12, 13, 18, 24, 32)
 _CONTEXT = 128
-_REPEATS = 3
+_ROUNDS = 5
 
 
 def profile_steps(runner: ModelRunner) -> StepCost:
-    """Cost of a greedy step by its number of rows; the quickest of a few runs counts."""
+    """Cost of a greedy step by its number of rows.
+
+    All widths are timed in turns and the quickest time of each counts: a moment in which the
+    machine is busy with something else must not make one width look dear.
+    """
     context = min(_CONTEXT, runner.info.context_length // 2)
     blocks = runner.kv.allocate(runner.kv.blocks_for(context + max(_WIDTHS)))
     for start in range(0, context, runner.chunk):
         runner.prefill(blocks, [0] * min(runner.chunk, context - start), start)
     widths = [width for width in _WIDTHS if context + width <= runner.info.context_length]
-    points = [(width, _quickest(runner, blocks, context, width)) for width in widths]
+    rounds = [[_time_step(runner, blocks, context, n) for n in widths] for _ in range(_ROUNDS)]
     runner.kv.free(blocks)
-    return StepCost.from_profile(points)
+    return StepCost.from_profile(zip(widths, map(min, *rounds), strict=True))
 
 
-def _quickest(runner: ModelRunner, blocks: list[int], context: int, width: int) -> float:
+def _time_step(runner: ModelRunner, blocks: list[int], context: int, width: int) -> float:
     """Milliseconds of a step of one sequence with ``width`` rows in a chain."""
     paths = [tuple(range(context, context + row + 1)) for row in range(width)]
     rows = [SequenceRows(blocks, context, [0] * width, paths)]
     greedy = SampledRow(SamplingParams(), 0, context, context, ())
-    times = []
-    for _ in range(_REPEATS):
-        started = time.perf_counter()
-        choose(runner.forward(rows), [greedy] * width, runner.info.eos_token_ids)
-        times.append(time.perf_counter() - started)
-    return min(times) * 1000
+    started = time.perf_counter()
+    choose(runner.forward(rows), [greedy] * width, runner.info.eos_token_ids)
+    return (time.perf_counter() - started) * 1000

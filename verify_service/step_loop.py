@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from foredraft.engine.runner import ModelRunner, SequenceRows
@@ -13,6 +13,7 @@ from foredraft.params import Schedule
 from foredraft.policy.cost import StepCost
 from foredraft.policy.hold import HoldState, is_rich
 from foredraft.wire.codec.verify import Request, Response
+from foredraft.wire.errors import code_number, describe
 from foredraft.wire.messages import (
     CloseSequences,
     NodeBatch,
@@ -24,12 +25,13 @@ from foredraft.wire.messages import (
     VerifyBudget,
 )
 from verify_service.scheduler import Refused, Scheduler
-from verify_service.sequence import VerifySequence
+from verify_service.sequence import Key, VerifySequence
 from verify_service.step import Outcome, run, select
 
 log = logging.getLogger(__name__)
 
 _REPLAY_ROWS = 64
+_MOST_FAULTS = 2  # passes in a row that may fail before the model is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,14 @@ class Arrival:
 
     stream: int
     request: Request | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """How long a step was held, and for the guesses of which sequences."""
+
+    microseconds: int = 0
+    waited_for: frozenset[Key] = frozenset()
 
 
 class StepLoop:
@@ -58,6 +68,8 @@ class StepLoop:
         self._budget = VerifyBudget(max_nodes=0, max_hold_us=0, drafting=False)
         self._hold = HoldState()
         self._steps = 0
+        self._faults = 0  # steps in a row that failed
+        self._began: float | None = None  # the step before, unless something else came between
         self._stopping = False
 
     def stop(self) -> None:
@@ -67,28 +79,33 @@ class StepLoop:
     def serial(self) -> None:
         """Draft, then verify: a step waits, within its hold, for the guesses of this root."""
         while not self._stopping:
-            self._take_arrivals(wait=len(self._scheduler) == 0)
+            self._take_arrivals()
             self._scheduler.admit()
             if (sequence := self._scheduler.next_prefill()) is not None:
+                self._began = None
                 self._prefill(sequence)
             if self._scheduler.ready():
-                held_us = self._hold_for_guesses()
-                self._step(held_us)
+                held = self._hold_for_guesses()
+                self._step(held)
 
-    def _step(self, held_us: int) -> None:
+    def _step(self, held: _Hold) -> None:
         started = time.perf_counter()
         ready = self._scheduler.ready()
         if not ready:
             return
-        max_nodes = self._budget.max_nodes
-        trees = select(ready, max_nodes, self._cost, self._scheduler.reservations)
+        trees = select(ready, self._budget.max_nodes, self._cost, self._scheduler.reservations)
         prepare_us = round((time.perf_counter() - started) * 1e6)
-        outcomes, timings = run(self._runner, trees)
-        timings = replace(timings, held_us=held_us, prepare_us=prepare_us)
+        try:
+            outcomes, timings = run(self._runner, trees)
+        except Exception as error:
+            self._fail(ready, error)
+            return
+        self._faults = 0
+        timings = replace(timings, held_us=held.microseconds, prepare_us=prepare_us)
         for outcome in outcomes:
             if outcome.commit is None or outcome.commit.finish is not None:
                 self._scheduler.finish(outcome.sequence)
-        self._learn(outcomes)
+        self._learn(outcomes, held, sum(len(tree.tokens) for tree in trees))
         self._steps += 1
         for stream in {outcome.sequence.stream for outcome in outcomes}:
             mine = [outcome for outcome in outcomes if outcome.sequence.stream == stream]
@@ -97,16 +114,40 @@ class StepLoop:
             self._publish(stream, StepResult(self._steps, commits, timings, free))
             self._refuse(stream, (o.error for o in mine if o.error is not None))
 
-    def _learn(self, outcomes: Iterable[Outcome]) -> None:
-        drafted = [o for o in outcomes if o.sequence.speculates and o.commit is not None]
-        tokens = sum(len(o.commit.tokens) for o in drafted if o.commit is not None)
-        if self._budget.drafting and self._budget.max_nodes:
-            self._hold = self._hold.stepped(tokens, len(drafted))
+    def _fail(self, sequences: Iterable[VerifySequence], error: Exception) -> None:
+        """End the sequences of a pass that failed; a model that goes on failing ends the worker."""
+        self._faults += 1
+        if self._faults > _MOST_FAULTS:
+            raise error
+        fault = describe(error)
+        for sequence in sequences:
+            sequence.sound = False
+            self._scheduler.finish(sequence)
+            name = sequence.opened.seq_id, sequence.opened.incarnation
+            text = SequenceError(*name, code_number(fault.code), fault.message)
+            self._refuse(sequence.stream, (text,))
 
-    def _hold_for_guesses(self) -> int:
-        """Wait until every ready sequence has its guesses, or the hold's limit; microseconds."""
+    def _learn(self, outcomes: Sequence[Outcome], held: _Hold, rows: int) -> None:
+        now = time.perf_counter()
+        if self._began is not None:
+            self._cost = self._cost.observed(rows, (now - self._began) * 1000)
+        self._began = now
+        if self._budget.drafting and self._budget.max_nodes:
+            saved = sum(
+                o.commit is not None and o.commit.accepted > 0 and o.sequence.key in held.waited_for
+                for o in outcomes
+            )
+            self._hold = self._hold.stepped(
+                held=bool(held.waited_for), saved=saved, sequences=len(outcomes)
+            )
+
+    def _hold_for_guesses(self) -> _Hold:
+        """Wait until every ready sequence has its guesses, or for the hold's limit."""
         plain_us = self._cost(len(self._scheduler.ready())) * 1000
         limit = self._hold.limit_us(self._budget, plain_us) / 1e6
+        waited_for = frozenset(sequence.key for sequence in self._lacking())
+        if limit <= 0 or not waited_for:
+            return _Hold()
         started = time.perf_counter()
         held = 0.0
         while limit > held and self._lacking() and not self._stopping:
@@ -116,12 +157,11 @@ class StepLoop:
                 break
             finally:
                 held = time.perf_counter() - started
-        if limit > 0:
-            self._hold = self._hold.held(in_vain=held >= limit)
-        return round(held * 1e6)
+        self._hold = self._hold.held(held * 1e6, in_vain=bool(self._lacking()))
+        return _Hold(round(held * 1e6), waited_for)
 
-    def _lacking(self) -> bool:
-        return any(self._lacks_guesses(sequence) for sequence in self._scheduler.ready())
+    def _lacking(self) -> list[VerifySequence]:
+        return [sequence for sequence in self._scheduler.ready() if self._lacks_guesses(sequence)]
 
     def _lacks_guesses(self, sequence: VerifySequence) -> bool:
         if not sequence.speculates or sequence.drafted:
@@ -130,6 +170,12 @@ class StepLoop:
         return self._budget.schedule is Schedule.SERIAL or not is_rich(survivals)
 
     def _prefill(self, sequence: VerifySequence) -> None:
+        try:
+            self._feed(sequence)
+        except Exception as error:
+            self._fail((sequence,), error)
+
+    def _feed(self, sequence: VerifySequence) -> None:
         """Run one chunk of the prompt, or one chain of tokens that were committed before."""
         prompt_end = min(len(sequence.opened.prompt), len(sequence.tokens) - 1)
         start = sequence.fed
@@ -143,8 +189,10 @@ class StepLoop:
             self._runner.forward([chain])
         sequence.fed = end
 
-    def _take_arrivals(self, *, wait: bool) -> None:
-        if wait:
+    def _take_arrivals(self) -> None:
+        """All that wait; without any sequence, the next one that comes."""
+        if len(self._scheduler) == 0:
+            self._began = None
             self._take(self.inbox.get())
         while not self.inbox.empty():
             self._take(self.inbox.get())

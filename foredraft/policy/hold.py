@@ -1,18 +1,24 @@
-"""How long a step waits for guesses: never longer than they have been worth."""
+"""How long a step waits for guesses: never longer than they have been worth.
+
+A sequence without guesses gets one token from a step. If its guesses were here and the first of
+them is right, it saves a whole step; guesses that come while the step runs still serve the next
+one. So a wait is worth the chance of that, times the time of a step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foredraft.params import Schedule
 from foredraft.wire.messages import VerifyBudget
 
-_RICH = 2.0  # tokens that a tree must promise to be verified at once
+_RICH = 1.0  # tokens that a tree must promise to be verified without waiting for more
 _SERIAL_HOLD_US = 2_000_000.0  # a drafter that is silent for longer has failed
 _PATIENCE = 2  # holds in a row that may end in vain before waiting stops
-_MEMORY = 0.05  # weight of the newest step in the average
-_PROBE = 0.05  # share of a plain step that is always risked, so that good guesses are noticed
+_CHANCE_MEMORY, _WAIT_MEMORY = 0.1, 0.2  # weights of the newest hold in the averages
+_TRIAL = 0.25  # share of a step that is waited when holds have not paid, to see whether they do
+_FIRST_REST, _LONGEST_REST = 8, 64  # steps between such trials
 
 
 def is_rich(survivals: Iterable[float]) -> bool:
@@ -24,36 +30,49 @@ def is_rich(survivals: Iterable[float]) -> bool:
 class HoldState:
     """History of a step loop; replaced, never changed.
 
-    tokens_per_step: average tokens per sequence and step while guesses are used, the target's
-        own included. It starts hopeful: the first guesses are worth a look.
+    chance: share of the step's sequences that a hold lets save a step. It starts hopeful: the
+        first guesses are worth a look.
+    wait_us: how long a hold takes.
+    in_vain: holds in a row that ran into their limit.
+    rested: steps since the last hold.
+    rest: steps until the next trial where holds do not pay; it grows with every trial in vain.
     """
 
+    chance: float = 0.5
+    wait_us: float = 0.0
     in_vain: int = 0
-    tokens_per_step: float = 2.0
+    rested: int = 0
+    rest: int = _FIRST_REST
 
     def limit_us(self, budget: VerifyBudget, plain_step_us: float) -> float:
-        """Longest wait for the next step; 0 while drafting is off, down or late.
-
-        With e tokens per step of cost c a wait w pays while e / (c + w) >= 1 / c.
-        """
-        if not budget.drafting or budget.max_nodes == 0 or self.in_vain >= _PATIENCE:
+        """Longest wait for the next step; 0 while drafting is off, down or not worth it."""
+        if not budget.drafting or budget.max_nodes == 0:
             return 0.0
         if budget.schedule is Schedule.SERIAL:
-            return _SERIAL_HOLD_US
-        worth = max(self.tokens_per_step - 1.0, _PROBE) * plain_step_us
+            return 0.0 if self.in_vain >= _PATIENCE else _SERIAL_HOLD_US
+        worth = self.chance * plain_step_us
+        if self.wait_us > worth:
+            worth = _TRIAL * plain_step_us if self.rested >= self.rest else 0.0
         return min(float(budget.max_hold_us), worth)
 
-    def held(self, *, in_vain: bool) -> HoldState:
-        """After a hold: ``in_vain`` if it ran into its limit."""
-        return HoldState(self.in_vain + 1 if in_vain else 0, self.tokens_per_step)
+    def held(self, waited_us: float, *, in_vain: bool) -> HoldState:
+        """After a hold: ``in_vain`` if it ran into its limit, so that it takes longer than that."""
+        sample = 2.0 * waited_us if in_vain else waited_us
+        return replace(
+            self,
+            wait_us=self.wait_us + _WAIT_MEMORY * (sample - self.wait_us),
+            in_vain=self.in_vain + 1 if in_vain else 0,
+            rested=0,
+        )
 
     def on_time(self) -> HoldState:
-        """After complete guesses for a current root arrived: waiting may pay again."""
-        return HoldState(0, self.tokens_per_step)
+        """After complete guesses for a current root arrived: the drafter is there."""
+        return replace(self, in_vain=0)
 
-    def stepped(self, tokens: int, sequences: int) -> HoldState:
-        """After a step that committed ``tokens`` for ``sequences`` speculating sequences."""
-        if sequences == 0:
-            return self
-        average = self.tokens_per_step + _MEMORY * (tokens / sequences - self.tokens_per_step)
-        return HoldState(self.in_vain, average)
+    def stepped(self, *, held: bool, saved: int, sequences: int) -> HoldState:
+        """After a step of ``sequences``, of which ``saved`` used guesses that were waited for."""
+        if not held:
+            return replace(self, rested=self.rested + 1)
+        chance = self.chance + _CHANCE_MEMORY * (saved / sequences - self.chance)
+        rest = _FIRST_REST if saved else min(2 * self.rest, _LONGEST_REST)
+        return replace(self, chance=chance, rest=rest)

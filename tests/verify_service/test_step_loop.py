@@ -211,6 +211,48 @@ def test_values_that_are_not_finite_stay_with_their_sequence(runner: ModelRunner
     assert all(layer.isfinite().all() for layer in memory.block_rows)
 
 
+def test_a_step_that_fails_ends_its_sequences_only(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = plain_tokens(runner, PROMPT, max_tokens=5, ignore_eos=True)
+    forward, broken = runner.forward, [True]
+
+    def breaks_once(rows: Sequence[SequenceRows]) -> torch.Tensor:
+        if broken.pop() if broken else False:
+            raise RuntimeError("secret detail")
+        return forward(rows)
+
+    monkeypatch.setattr(runner, "forward", breaks_once)
+    with VerifyDriver(runner) as driver:
+        driver.open(0, PROMPT, max_tokens=5, ignore_eos=True)
+        error = driver.finish()[0].error
+        driver.open(1, PROMPT, max_tokens=5, ignore_eos=True)
+        assert driver.finish()[1].tokens == plain
+    assert error is not None
+    assert error.code == code_number(grpc.StatusCode.INTERNAL)
+    assert "incident" in error.message and "secret" not in error.message
+
+
+def test_a_model_that_goes_on_failing_ends_the_loop(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(rows: Sequence[SequenceRows]) -> torch.Tensor:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(runner, "forward", fails)
+    driver = VerifyDriver(runner)
+    for index in range(3):
+        driver.open(index, PROMPT, max_tokens=5)
+        driver.loop._take_arrivals()
+        driver.scheduler.admit()
+        driver.loop._prefill(driver.scheduler.next_prefill())
+        if index < 2:
+            driver.loop._step(driver.loop._hold_for_guesses())
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        driver.loop._step(driver.loop._hold_for_guesses())
+    driver.scheduler.close_stream(0)
+
+
 def test_guesses_outside_the_vocabulary_harm_nobody(runner: ModelRunner) -> None:
     plain = plain_tokens(runner, PROMPT, max_tokens=20, ignore_eos=True)
     with VerifyDriver(runner) as driver:

@@ -1,0 +1,31 @@
+"""The cost of a step: the profile between its points, corrected by what steps really take."""
+
+from __future__ import annotations
+
+import pytest
+
+from foredraft.policy.cost import StepCost
+
+PROFILE = StepCost.from_profile([(6, 20.0), (1, 18.0), (12, 17.0), (24, 44.0)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(0, 18.0), (1, 18.0), (6, 20.0), (9, 20.0), (18, 32.0), (36, 68.0)]
+)
+def test_is_linear_between_points_and_never_falls(rows: int, expected: float) -> None:
+    assert PROFILE(rows) == pytest.approx(expected)
+
+
+def test_what_steps_take_beyond_the_profile_is_learned() -> None:
+    cost = PROFILE
+    for _ in range(100):
+        cost = cost.observed(6, 26.0)
+    assert cost(6) == pytest.approx(26.0, abs=0.01)
+    assert cost(24) - cost(6) == pytest.approx(PROFILE(24) - PROFILE(6))
+
+
+def test_a_profile_of_a_busy_start_never_makes_steps_free() -> None:
+    cost = PROFILE
+    for _ in range(100):
+        cost = cost.observed(1, 0.1)
+    assert cost(1) == pytest.approx(9.0)
