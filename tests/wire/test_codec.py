@@ -16,6 +16,7 @@ from foredraft.wire.codec.nodes import decode_nodes, encode_nodes
 from foredraft.wire.errors import BadMessage
 from foredraft.wire.messages import (
     Commit,
+    Commits,
     Nack,
     NodeBatch,
     NodeGroup,
@@ -97,6 +98,16 @@ def test_bad_node_costs_only_its_own_group(column, index, value):
     assert column in error.message
 
 
+def test_each_bad_group_has_its_own_error():
+    wire = common_pb2.NodeBatch.FromString(encode_nodes(NodeBatch((*GROUPS, *GROUPS))))
+    wire.sources[0] = 9
+    wire.confidences[-1] = 2.0
+    batch, errors = decode_nodes(wire.SerializeToString())
+    assert batch.groups == (GROUPS[1], GROUPS[0])
+    assert [error.seq_id for error in errors] == [1, 2]
+    assert "sources" in errors[0].message and "confidences" in errors[1].message
+
+
 @pytest.mark.parametrize(
     "column",
     ["incarnations", "node_counts", "root_ids", "complete", "tokens", "parent_ids", "sources"],
@@ -145,6 +156,17 @@ def test_step_with_a_column_too_long(column, value):
     getattr(wire.step, column).append(value)
     with pytest.raises(BadMessage):
         verify.decode_response(wire)
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["seq_ids", "positions", "token_counts", "tokens", "accepted_counts", "orphan_ids"],
+)
+def test_commits_with_a_column_too_long(column):
+    wire = draft.encode_request(Commits((Commit(1, 1, 4, (5, 6), orphans=(7,)),)))
+    getattr(wire.commits, column).append(1)
+    with pytest.raises(BadMessage):
+        draft.decode_request(wire)
 
 
 def test_step_with_an_unknown_finish_reason():

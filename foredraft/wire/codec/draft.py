@@ -17,6 +17,7 @@ from foredraft.wire.codec.common import (
     encode_errors,
     encode_open,
     encode_worker,
+    split,
 )
 from foredraft.wire.errors import BadMessage
 from foredraft.wire.messages import (
@@ -143,25 +144,23 @@ def _decode_commits(wire: pb.Commits) -> Commits:
     )
     check_total("tokens", wire.tokens, wire.token_counts)
     check_total("orphan_ids", wire.orphan_ids, wire.orphan_counts)
-    tokens = decode_tokens("tokens", wire.tokens)
-    orphans = tuple(wire.orphan_ids)
-    commits: list[Commit] = []
-    token, orphan = 0, 0
-    for row, seq_id in enumerate(wire.seq_ids):
-        token_end = token + wire.token_counts[row]
-        orphan_end = orphan + wire.orphan_counts[row]
-        commits.append(
-            Commit(
-                seq_id=seq_id,
-                incarnation=wire.incarnations[row],
-                position=wire.positions[row],
-                tokens=tokens[token:token_end],
-                accepted=wire.accepted_counts[row],
-                orphans=orphans[orphan:orphan_end],
-            )
+    rows = zip(
+        wire.seq_ids,
+        wire.incarnations,
+        wire.positions,
+        split(decode_tokens("tokens", wire.tokens), wire.token_counts),
+        wire.accepted_counts,
+        split(tuple(wire.orphan_ids), wire.orphan_counts),
+        strict=True,
+    )
+    return Commits(
+        tuple(
+            [
+                Commit(seq_id, incarnation, position, tokens, accepted=accepted, orphans=orphans)
+                for seq_id, incarnation, position, tokens, accepted, orphans in rows
+            ]
         )
-        token, orphan = token_end, orphan_end
-    return Commits(tuple(commits))
+    )
 
 
 def _decode_budget(wire: pb.DraftBudget) -> DraftBudget:

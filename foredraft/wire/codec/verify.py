@@ -21,6 +21,7 @@ from foredraft.wire.codec.common import (
     encode_errors,
     encode_open,
     encode_worker,
+    split,
 )
 from foredraft.wire.codec.nodes import decode_nodes
 from foredraft.wire.errors import BadMessage
@@ -160,30 +161,38 @@ def _encode_logprobs(commits: Iterable[Commit]) -> list[pb.TokenLogprobs]:
 
 def _decode_step(wire: pb.StepResult) -> StepResult:
     _check_columns(wire)
-    tokens = decode_tokens("tokens", wire.tokens)
-    orphans = tuple(wire.orphan_ids)
+    rows = zip(
+        wire.seq_ids,
+        wire.incarnations,
+        wire.positions,
+        split(decode_tokens("tokens", wire.tokens), wire.token_counts),
+        wire.verified_counts,
+        wire.accepted_counts,
+        wire.hits,
+        wire.finishes,
+        split(tuple(wire.orphan_ids), wire.orphan_counts),
+        strict=True,
+    )
     logprobs = _decode_logprobs(wire.logprobs)
     commits: list[Commit] = []
-    token, orphan = 0, 0
-    for row, seq_id in enumerate(wire.seq_ids):
-        token_end = token + wire.token_counts[row]
-        orphan_end = orphan + wire.orphan_counts[row]
-        commit = Commit(
-            seq_id=seq_id,
-            incarnation=wire.incarnations[row],
-            position=wire.positions[row],
-            tokens=tokens[token:token_end],
-            verified=wire.verified_counts[row],
-            accepted=wire.accepted_counts[row],
-            hit=wire.hits[row],
-            finish=decode_finish(wire.finishes[row]),
-            orphans=orphans[orphan:orphan_end],
-            logprobs=tuple(logprobs.pop(seq_id, ())),
-        )
-        if commit.logprobs and len(commit.logprobs) != len(commit.tokens):
+    for seq_id, incarnation, position, tokens, verified, accepted, hit, finish, orphans in rows:
+        entries = tuple(logprobs.pop(seq_id, ()))
+        if entries and len(entries) != len(tokens):
             raise BadMessage("logprobs", "one entry per committed token")
-        commits.append(commit)
-        token, orphan = token_end, orphan_end
+        commits.append(
+            Commit(
+                seq_id,
+                incarnation,
+                position,
+                tokens,
+                verified,
+                accepted,
+                hit,
+                decode_finish(finish),
+                orphans,
+                entries,
+            )
+        )
     if logprobs:
         raise BadMessage("logprobs", "of sequences that the step names")
     timings = wire.timings
