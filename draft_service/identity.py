@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from foredraft.engine.model_config import read_model_config
+from foredraft.engine.model_info import read_model_info
 from foredraft.tokenizer_hash import tokenizer_identity
 from foredraft.wire.messages import ModelInfo
 
@@ -16,15 +17,7 @@ def read_target(directory: Path) -> ModelInfo:
     Raises:
         UnsupportedModel: the directory's small files are not those of a model that can be run.
     """
-    config = read_model_config(directory)
-    tokenizer = tokenizer_identity(directory)
-    return ModelInfo(
-        model_id=directory.name,
-        tokenizer_hash=tokenizer.hash,
-        vocab_size=min(tokenizer.vocab_size, config.vocab_rows),
-        context_length=config.context_length,
-        eos_token_ids=config.eos_token_ids,
-    )
+    return read_model_info(directory, read_model_config(directory))
 
 
 def mismatch(draft: Path, target: ModelInfo) -> str | None:

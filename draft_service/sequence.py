@@ -68,8 +68,7 @@ class DraftSequence:
         self._resume: int | None = None  # where the text goes on if only its last token differs
         self._unsent: list[int] = []
         self._context_length = target.context_length
-        eos = () if opened.params.ignore_eos else target.eos_token_ids
-        self._ends = frozenset((*opened.params.stop_token_ids, *eos))
+        self._ends = opened.params.ends(target.eos_token_ids)
 
     @property
     def remaining(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from numbers import Real
@@ -172,6 +172,10 @@ class SamplingParams:
             or self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
         )
+
+    def ends(self, eos: Iterable[int]) -> frozenset[int]:
+        """Ids that end the text; ``eos`` are those of the model."""
+        return frozenset(self.stop_token_ids) | frozenset(() if self.ignore_eos else eos)
 
 
 def check_params(params: SamplingParams, vocab_size: int | None = None) -> SamplingParams:

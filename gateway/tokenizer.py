@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-import tokenizers
-
-from foredraft.tokenizer_hash import tokenizer_identity
+from foredraft.tokenizer_hash import read_tokenizer, tokenizer_identity
 
 _INLINE_CHARACTERS = 4096
 
@@ -20,7 +18,7 @@ class Tokenizer:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._tokenizer = read_tokenizer(directory)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.identity = tokenizer_identity(directory)

@@ -58,7 +58,7 @@ def apply_stops(
     Returns:
         EOS and stop ids end the sequence and are not delivered.
     """
-    stops = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos))
+    stops = params.ends(eos)
     budget = min(params.max_tokens - generated, room)
     for index, token in enumerate(tokens):
         if token in stops:

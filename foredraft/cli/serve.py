@@ -21,6 +21,7 @@ from foredraft.cli.options import (
     positive_int,
 )
 from foredraft.config import DTYPES, DraftConfig, EngineConfig, GatewayConfig, VerifyConfig
+from foredraft.engine.model_config import UnsupportedModel
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import Schedule, Speculation
 
@@ -164,6 +165,8 @@ def _run(args: argparse.Namespace) -> int:
     serve = _load_serve(args.role)
     try:
         asyncio.run(serve(config))
+    except UnsupportedModel as error:
+        raise CommandError(f"{args.role} failed: {error}") from error
     except Exception as error:
         logger.exception("the process ends")
         raise CommandError(f"{args.role} failed: {error}") from error

@@ -36,7 +36,7 @@ def generate(
 ) -> Reference:
     """Decode with guesses. The tokens do not depend on ``draft``; only ``steps`` does."""
     tokens, steps = list(prompt), 0
-    stops = {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
+    stops = params.ends(eos)
     while True:
         steps += 1
         guesses = {tuple(guess[: end + 1]) for guess in draft(tokens) for end in range(len(guess))}

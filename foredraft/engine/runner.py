@@ -23,10 +23,10 @@ from foredraft.engine.attention_plan import (
 from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
 from foredraft.engine.llama import Llama, Tiles
 from foredraft.engine.model_config import ModelConfig, read_model_config
+from foredraft.engine.model_info import read_model_info
 from foredraft.engine.precision import Precision, choose_precision
 from foredraft.engine.row_tile import LARGEST, RowTile, probe_row_tile, sums_serially
-from foredraft.engine.weights import load_llama
-from foredraft.tokenizer_hash import tokenizer_identity
+from foredraft.engine.weights import check_weights, load_llama
 from foredraft.wire.messages import ModelInfo
 
 __all__ = ["ModelRunner", "SequenceRows"]
@@ -58,6 +58,7 @@ class ModelRunner:
             torch.set_num_threads(settings.threads)
         device = _choose_device(settings.device)
         config = read_model_config(settings.model)
+        check_weights(settings.model, config)
         precision = choose_precision(settings.dtype, device)
         tiles = _measure_tiles(config, precision, device)
         model = load_llama(
@@ -65,15 +66,7 @@ class ModelRunner:
         )
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, precision.activation)
         kv = PagedKV(config, blocks, precision.activation, device)
-        identity = tokenizer_identity(settings.model)
-        info = ModelInfo(
-            model_id=settings.model.name,
-            tokenizer_hash=identity.hash,
-            vocab_size=min(identity.vocab_size, config.vocab_rows),
-            context_length=config.context_length,
-            eos_token_ids=config.eos_token_ids,
-            dtype=precision.name,
-        )
+        info = read_model_info(settings.model, config, precision.name)
         log.info(
             "model %s on %s in %s: %d KV blocks, rows padded to %d",
             info.model_id,

@@ -136,9 +136,7 @@ def _bias(key: _Same, vocab: int, device: torch.device) -> tuple[Tensor, Tensor]
 @lru_cache(maxsize=_REMEMBERED)
 def _ends(key: _Same, eos: tuple[int, ...], vocab: int, device: torch.device) -> Tensor:
     """Ids below ``vocab`` that would end the text: int64 [ids]. A draft may not know them all."""
-    params = key.params
-    ids = params.stop_token_ids if params.ignore_eos else params.stop_token_ids + eos
-    ends = torch.tensor(ids, dtype=torch.int64)
+    ends = torch.tensor(sorted(key.params.ends(eos)), dtype=torch.int64)
     return ends[ends < vocab].to(device)
 
 
