@@ -60,26 +60,24 @@ class Llama:
         """
         x = self.embedding.index_select(0, tokens).to(self.activation)
         x = functional.pad(x, (0, 0, 0, tiles.linear.pad(plan.rows) - plan.rows))
-        turn = self.rotary.at(plan.positions, self.activation)
+        turns = self.rotary.at(plan.positions)
         attend = StepAttention(
             plan, kv, self.config, x.shape[0], tiles.attention, tiles.summation, x
         )
         for number, layer in enumerate(self.layers):
-            q, entries = self._project(layer, x, turn)
+            q, entries = self._project(layer, x, turns)
             kv.token_rows[number].index_copy_(0, plan.write, entries)
             x = x.add_(layer.out(attend(q, number)))
             x = x.add_(self._mlp(layer, x))
         return self._normed(x)
 
-    def _project(
-        self, layer: Layer, x: Tensor, turn: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def _project(self, layer: Layer, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
         """q [rows, kv_heads, group, head_dim]; keys and values [rows * planes, head_dim]."""
         heads, kv_heads = self.config.heads, self.config.kv_heads
-        rows = turn[0].shape[0]
+        rows = len(turns)
         qkv = layer.qkv(self._normed(x))[:rows].view(rows, -1, self.config.head_dim)
         turned = qkv[:, : heads + kv_heads]
-        rotate_(turned, *turn)
+        rotate_(turned, turns)
         q = turned[:, :heads].view(rows, kv_heads, -1, self.config.head_dim)
         return q, qkv[:, heads:].reshape(-1, self.config.head_dim)
 

@@ -11,7 +11,7 @@ from foredraft.engine.model_config import ModelConfig, RopeScaling
 
 
 class Rotary:
-    """Tables of cos and sin for every position of the context, float32."""
+    """A table of e^(i angle) for every position of the context, complex64."""
 
     def __init__(self, config: ModelConfig, device: torch.device) -> None:
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
@@ -19,22 +19,29 @@ class Rotary:
         if config.rope_scaling is not None:
             frequency = _stretch(frequency, config.rope_scaling)
         angle = torch.arange(config.context_length, dtype=torch.float32)[:, None] * frequency
-        cos, sin = angle.cos(), angle.sin()
-        self._cos = torch.cat((cos, cos), dim=-1).to(device)
-        self._sin = torch.cat((-sin, sin), dim=-1).to(device)
+        self._turns = torch.polar(torch.ones_like(angle), angle).to(device)
 
-    def at(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and signed sin at ``positions`` [rows]: [rows, 1, head_dim] each."""
-        cos = self._cos.index_select(0, positions)[:, None].to(dtype)
-        sin = self._sin.index_select(0, positions)[:, None].to(dtype)
-        return cos, sin
+    def at(self, positions: Tensor) -> Tensor:
+        """Turns at ``positions`` [rows]: [rows, 1, head_dim / 2]."""
+        return self._turns.index_select(0, positions)[:, None]
 
 
-def rotate_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Turn the pairs (i, i + head_dim/2) of x [rows, heads, head_dim] by their angles, in place."""
-    half = x.shape[-1] // 2
-    swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
-    x.mul_(cos).add_(swapped.mul_(sin))
+def rotate_(x: Tensor, turns: Tensor) -> None:
+    """Turn the pairs (2i, 2i + 1) of x [rows, heads, head_dim] by their angles, in place."""
+    whole = x.float()
+    torch.view_as_complex(whole.view(*x.shape[:-1], -1, 2)).mul_(turns)
+    if whole is not x:
+        x.copy_(whole)
+
+
+def pair_up(weight: Tensor, head_dim: int) -> Tensor:
+    """Reorder the rows of a query or key projection [heads * head_dim, hidden].
+
+    Checkpoints hold a pair half a head apart, (i, i + head_dim / 2). Side by side it is one complex
+    number, and a rotation one product. Scores are sums over pairs, so their order is free.
+    """
+    halves = weight.view(-1, 2, head_dim // 2, weight.shape[-1])
+    return halves.transpose(1, 2).reshape(weight.shape)
 
 
 def _stretch(frequency: Tensor, scaling: RopeScaling) -> Tensor:

@@ -15,7 +15,7 @@ from foredraft.engine.linear import FixedLaunchLinear, Linear
 from foredraft.engine.llama import Layer, Llama
 from foredraft.engine.model_config import ModelConfig, UnsupportedModel, read_json_object
 from foredraft.engine.precision import Precision
-from foredraft.engine.rotary import Rotary
+from foredraft.engine.rotary import Rotary, pair_up
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _EMBEDDING, _HEAD, _LAST_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -130,7 +130,7 @@ def load_llama(
 
         def linear(*names: str, norm: str | None = None) -> Linear:
             """Stacked weights, times the weight of the norm that feeds them."""
-            stacked = torch.cat([read(name) for name in names]).to(device)
+            stacked = torch.cat([_laid_out(name, read(name), config) for name in names]).to(device)
             if norm is not None:
                 stacked = (stacked.float() * read(norm).to(device).float()).to(stacked.dtype)
             made = precision.make_linear(stacked)
@@ -145,6 +145,12 @@ def load_llama(
             activation=precision.activation,
             rms_eps=torch.tensor(config.rms_eps, device=device),
         )
+
+
+def _laid_out(name: str, weight: Tensor, config: ModelConfig) -> Tensor:
+    """A weight as the engine holds it."""
+    turned = name.endswith(("q_proj.weight", "k_proj.weight"))
+    return pair_up(weight, config.head_dim) if turned else weight
 
 
 def _layer(prefix: str, linear: Callable[..., Linear]) -> Layer:
