@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import grpc
-import torch
 from torch import Tensor
 
 from foredraft.engine.runner import ModelRunner, SequenceRows
@@ -109,7 +108,7 @@ def run(runner: ModelRunner, trees: Sequence[TreeRows]) -> tuple[list[Outcome], 
 
 def _choices(runner: ModelRunner, tree: TreeRows, logits: Tensor) -> list[int] | None:
     """The target's token after every row; None if its numbers are not finite."""
-    if not bool(torch.isfinite(logits).all()):
+    if not all(bound.isfinite() for bound in logits.aminmax()):  # quicker than all(isfinite)
         return None
     rows = [tree.sequence.sampled_row(tree.below_root(row)) for row in range(len(tree.tokens))]
     return choose(logits, rows, runner.info.eos_token_ids)

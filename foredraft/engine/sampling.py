@@ -40,13 +40,10 @@ class SampledRow:
 
 def choose(logits: Tensor, rows: Sequence[SampledRow], eos: tuple[int, ...]) -> list[int]:
     """The target's token for every row of ``logits`` [rows, vocab]."""
-    scores = torch.stack(
-        [
-            perturbed_scores(row_logits, row, eos)
-            for row_logits, row in zip(logits, rows, strict=True)
-        ]
-    )
-    return lowest_argmax(scores).tolist()
+    if all(row.params.greedy and not _adjusts(row) for row in rows):
+        return lowest_argmax(logits).tolist()
+    scores = [perturbed_scores(*pair, eos) for pair in zip(logits, rows, strict=True)]
+    return lowest_argmax(torch.stack(scores)).tolist()
 
 
 def lowest_argmax(scores: Tensor) -> Tensor:
@@ -54,10 +51,21 @@ def lowest_argmax(scores: Tensor) -> Tensor:
 
     NaN cannot win: the result is an index whatever the scores.
     """
-    scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    best = scores.amax(-1, keepdim=True)
-    ids = torch.arange(scores.shape[-1], device=scores.device)
-    return torch.where(scores == best, ids, scores.shape[-1]).amin(-1)
+    best = _first_argmax(scores)
+    if scores.gather(-1, best[..., None]).isnan().any():
+        numbers = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        best = _first_argmax(numbers)
+    return best
+
+
+def _first_argmax(scores: Tensor) -> Tensor:
+    """Numpy's search is an order of magnitude quicker than torch's on a CPU; both take the first.
+
+    NaN counts as the largest number in both.
+    """
+    if scores.device.type == "cpu":
+        return torch.from_numpy(np.asarray(scores.numpy().argmax(-1)))
+    return scores.argmax(-1)
 
 
 def perturbed_scores(logits: Tensor, row: SampledRow, eos: tuple[int, ...]) -> Tensor:
@@ -90,19 +98,27 @@ def token_logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
 
 def _adjusted(logits: Tensor, row: SampledRow, eos: tuple[int, ...]) -> Tensor:
     """Penalties, bias and min_tokens; the input stays as it is."""
-    params, vocab = row.params, logits.shape[-1]
-    too_early = row.position - row.prompt_length < params.min_tokens
-    if not (params.penalized or params.logit_bias or too_early):
+    if not _adjusts(row):
         return logits
+    params, vocab = row.params, logits.shape[-1]
     scores = logits.clone()
     if params.penalized:
         _penalize(scores, row)
     if params.logit_bias:
         ids, biases = _bias(_Same(params), vocab, scores.device)
         scores[ids] += biases
-    if too_early:
+    if _too_early(row):
         scores[_ends(_Same(params), eos, vocab, scores.device)] = -torch.inf
     return scores
+
+
+def _adjusts(row: SampledRow) -> bool:
+    return row.params.penalized or bool(row.params.logit_bias) or _too_early(row)
+
+
+def _too_early(row: SampledRow) -> bool:
+    """True while the text must not end yet."""
+    return row.position - row.prompt_length < row.params.min_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
