@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -17,8 +16,7 @@ async def stream_answer(address: str, request: dict[str, Any], show_stats: bool)
         began = time.monotonic()
         async with client.stream(**request) as stream:
             async for delta in stream:
-                sys.stdout.write(delta.text)
-                sys.stdout.flush()
+                print(delta.text, end="", flush=True)
         seconds = time.monotonic() - began
     print()
     if show_stats:

@@ -5,27 +5,32 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from foredraft.call import build_request
 from foredraft.cli.options import (
     DEFAULT_GRPC_PORT,
     Subparsers,
     add_command,
     add_speculation_flag,
+    number_in,
 )
 from foredraft.cli.until_signal import INTERRUPTED, run_until_signal
+from foredraft.params import BIAS, RANGES, Range
+from foredraft.request import GenerateRequest
 
 # Sampling flags are the SDK's keyword arguments; one that is not given is left to its default.
-_NUMBERS = {
-    "max_tokens": int,
-    "min_tokens": int,
-    "temperature": float,
-    "top_p": float,
-    "top_k": int,
-    "min_p": float,
-    "repetition_penalty": float,
-    "presence_penalty": float,
-    "frequency_penalty": float,
-    "seed": int,
-}
+_NUMBERS = (
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+)
+_TOKEN = Range(0, 2**31 - 1)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -44,10 +49,14 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling", argument_default=argparse.SUPPRESS)
-    for name, kind in _NUMBERS.items():
-        group.add_argument(_flag(name), type=kind, metavar=kind.__name__.upper())
+    for name in _NUMBERS:
+        allowed = RANGES[name]
+        metavar = "INT" if allowed.whole else "FLOAT"
+        group.add_argument(_flag(name), type=number_in(allowed), metavar=metavar, help=str(allowed))
     group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text")
-    group.add_argument("--stop-token-ids", type=int, nargs="+", metavar="ID", help="end at these")
+    group.add_argument(
+        "--stop-token-ids", type=number_in(_TOKEN), nargs="+", metavar="ID", help="end at these"
+    )
     group.add_argument(
         "--logit-bias", type=_read_bias, action="append", metavar="ID=BIAS", help="add to a logit"
     )
@@ -67,10 +76,18 @@ def prompt_arguments(text: str, *, raw: bool) -> dict[str, Any]:
     return {"prompt": text} if raw else {"messages": [{"role": "user", "content": text}]}
 
 
+def check_request(request: dict[str, Any]) -> GenerateRequest:
+    """What the SDK will make of these keyword arguments; raises InvalidField as it would."""
+    given = dict(request)
+    prompt, messages = given.pop("prompt", None), given.pop("messages", None)
+    return build_request(prompt, messages, "", given)
+
+
 def run(args: argparse.Namespace) -> int:
     request = prompt_arguments(args.prompt, raw=args.raw) | sampling_arguments(args)
     if args.speculation is not None:
         request["speculation"] = args.speculation
+    check_request(request)
     return run_until_signal(_generate(args.address, request, args.stats), INTERRUPTED)
 
 
@@ -86,7 +103,9 @@ def _flag(name: str) -> str:
 
 
 def _read_bias(text: str) -> tuple[int, float]:
-    token, separator, bias = text.partition("=")
-    if not separator:
-        raise argparse.ArgumentTypeError(f"must be ID=BIAS, for example 42=-100, not {text}")
-    return int(token), float(bias)
+    token, _, bias = text.partition("=")
+    try:
+        return number_in(_TOKEN)(token), number_in(BIAS)(bias)
+    except argparse.ArgumentTypeError:
+        allowed = f"must be ID=BIAS, ID {_TOKEN} and BIAS {BIAS}, for example 42=-100, not {text}"
+        raise argparse.ArgumentTypeError(allowed) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -14,10 +15,26 @@ from foredraft.params import InvalidField, Unsupported
 
 _COMMANDS = (up, serve, run, generate, models, bench, doctor)
 _USAGE = 2
+_CLOSED_PIPE = 141  # what shells say of a command that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 failed, 2 wrong arguments."""
+    """Run one command and return its exit code: 0, 1 failed, 2 wrong arguments.
+
+    A reader that has closed its end of the pipe, as ``head`` does, ends the command in silence.
+    """
+    try:
+        try:
+            return _run(argv)
+        finally:
+            print(end="", flush=True)
+    except BrokenPipeError:
+        # What is still buffered would fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_PIPE
+
+
+def _run(argv: Sequence[str] | None) -> int:
     args = build_parser().parse_args(argv)
     try:
         code: int = args.run(args)

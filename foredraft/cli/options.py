@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from foredraft.cli.faults import CommandError
 from foredraft.config import DTYPES
-from foredraft.models.catalog import DEFAULT_MODEL
+from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS
 from foredraft.models.fetch import ModelError
 from foredraft.models.resolve import resolve_model
-from foredraft.params import InvalidField, Speculation
+from foredraft.params import InvalidField, Range, Speculation
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 DEFAULT_GRPC_PORT = 50051
+_POSITIVE = Range(1, 2**31 - 1)
+_PORT = Range(0, 2**16 - 1)
 
 
 def add_command(
@@ -65,17 +67,27 @@ def add_speculation_flag(parser: argparse.ArgumentParser, default: str | None) -
     )
 
 
+def number_in(allowed: Range) -> Callable[[str], Any]:
+    """How argparse reads a number: anything else is refused with what is allowed."""
+
+    def read(text: str) -> Any:
+        try:
+            value = int(text) if allowed.whole else float(text)
+            allowed.read("", value)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be {allowed}, not {text}") from None
+        return value
+
+    return read
+
+
 def positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    value: int = number_in(_POSITIVE)(text)
     return value
 
 
 def port_number(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**16:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, not {value}")
+    value: int = number_in(_PORT)(text)
     return value
 
 
@@ -96,3 +108,10 @@ def find_model(name: str) -> Path:
 
 def find_draft(name: str) -> Path | None:
     return None if name == "none" else find_model(name)
+
+
+def find_models(model: str, draft: str) -> tuple[Path, Path | None]:
+    """Both directories; one that is wrong is told before a known model is fetched for minutes."""
+    names = {model} if draft == "none" else {model, draft}
+    found = {name: find_model(name) for name in sorted(names, key=KNOWN_MODELS.__contains__)}
+    return found[model], None if draft == "none" else found[draft]

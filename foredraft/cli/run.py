@@ -8,12 +8,19 @@ import sys
 from typing import Any
 
 from foredraft.cli.faults import CommandError
-from foredraft.cli.generate import add_sampling_flags, prompt_arguments, sampling_arguments
+from foredraft.cli.generate import (
+    add_sampling_flags,
+    check_request,
+    prompt_arguments,
+    sampling_arguments,
+)
 from foredraft.cli.logs import configure_logging
 from foredraft.cli.options import Subparsers, add_command, add_model_flags
 from foredraft.cli.until_signal import INTERRUPTED, run_until_signal
 from foredraft.cli.up import stack_config
 from foredraft.config import StackConfig
+from foredraft.params import check_params
+from foredraft.request import sampling_params
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -25,10 +32,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    # A wrong value is told before a model is fetched or loaded.
+    request = prompt_arguments(args.prompt, raw=False) | sampling_arguments(args)
+    check_params(sampling_params(check_request(request).options))
     # The gateway warns until the model is loaded, which is what happens here anyway.
     configure_logging("supervisor", "warning")
     config = dataclasses.replace(stack_config(args, "127.0.0.1", 0), log_level="error")
-    request = prompt_arguments(args.prompt, raw=False) | sampling_arguments(args)
     return run_until_signal(_run(config, request), INTERRUPTED)
 
 

@@ -12,8 +12,7 @@ from foredraft.cli.options import (
     Subparsers,
     add_command,
     add_model_flags,
-    find_draft,
-    find_model,
+    find_models,
     port_number,
     read_speculation,
 )
@@ -68,11 +67,12 @@ def run(args: argparse.Namespace) -> int:
 def stack_config(args: argparse.Namespace, host: str, port: int) -> StackConfig:
     """What the shared model flags ask for; fetches a known model that is not there yet."""
     speculation = read_speculation(args.speculation, args.draft)
+    model, draft = find_models(args.model, args.draft)
     return StackConfig(
         grpc_host=host,
         grpc_port=port,
-        model=find_model(args.model),
-        draft=find_draft(args.draft),
+        model=model,
+        draft=draft,
         speculation=speculation,
         dtype=args.dtype,
         max_nodes=args.max_nodes,

@@ -30,11 +30,19 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["up", "--schedule", "held"], "--schedule held is not supported"),
         (["up", "--schedule", "free"], "--schedule free is not supported"),
         (["up", "--schedule", "later"], "argument --schedule: invalid choice"),
-        (["up", "--grpc-port", "70000"], "argument --grpc-port: must be from 0 to 65535"),
-        (["up", "--max-nodes", "0"], "argument --max-nodes: must be at least 1"),
+        (["up", "--grpc-port", "70000"], "--grpc-port: must be a whole number from 0 to 65535"),
+        (["up", "--grpc-port", "a"], "--grpc-port: must be a whole number from 0 to 65535, not a"),
+        (["up", "--max-nodes", "0"], "--max-nodes: must be a whole number from 1 to 2^31 - 1"),
+        (["up", "--max-nodes", "x"], "--max-nodes: must be a whole number from 1 to 2^31 - 1"),
         (["up", "--speculation", "model"], "--draft must be a model directory or id"),
         (["up", "--dtype", "int3"], "argument --dtype: invalid choice"),
-        (["generate", "hi", "--logit-bias", "5"], "must be ID=BIAS"),
+        (["generate", "hi", "--logit-bias", "5"], "--logit-bias: must be ID=BIAS"),
+        (["generate", "hi", "--logit-bias", "a=1"], "ID a whole number from 0 to 2^31 - 1"),
+        (["generate", "hi", "--logit-bias", "5=x"], "BIAS a number from -1000 to 1000"),
+        (["generate", "hi", "--stop-token-ids", "1", "x"], "--stop-token-ids: must be a whole"),
+        (["generate", "hi", "--top-p", "nan"], "--top-p: must be a number above 0 to 1, not nan"),
+        (["generate", "hi", "--seed", "1.5"], "--seed: must be a whole number from 0 to 2^64 - 1"),
+        (["generate", "hi", "--stop", ""], "stop must be strings of at least one character"),
         (["bench", "nothing"], "argument NAME: invalid choice"),
         ([], "required: COMMAND"),
     ],
@@ -45,6 +53,32 @@ def test_wrong_arguments_are_named(
     code, error = run(capsys, *arguments)
     assert code == 2
     assert message in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-tokens", "0"], "--max-tokens: must be a whole number from 1 to 2^31 - 1, not 0"),
+        (["--min-tokens", "300"], "min_tokens must be at most max_tokens, which is 256"),
+        (["--stop", ""], "stop must be strings"),
+        (["--speculation", "model"], "--draft must be a model directory or id"),
+    ],
+)
+def test_run_looks_at_its_arguments_before_the_model(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, error = run(capsys, "run", "hi", "--model", "no-such-model", *arguments)
+    assert code == 2
+    assert message in error and "no-such-model" not in error
+
+
+def test_a_wrong_directory_is_told_before_a_model_is_fetched(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "empty"))
+    code, error = run(capsys, "up", "--draft", "no-such-draft")
+    assert code == 1 and "no-such-draft" in error
+    assert not (tmp_path / "empty").exists()
 
 
 def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
