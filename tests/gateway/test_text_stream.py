@@ -78,3 +78,12 @@ def test_text_is_cut_before_the_stop_string_that_ends_first(text, stops):
 @pytest.mark.parametrize("stops", [[], ["x"]])
 def test_nothing_held_without_reason(stops):
     assert TextStream(decode, stops).feed(tuple(b"hello")) == ("hello", 5)
+
+
+def test_a_long_beginning_of_a_stop_string_costs_little():
+    """Quadratic work for each character would take hours here."""
+    stop = "ab" * 10_000 + "c"
+    matcher = StopStrings([stop, "zzz"])
+    shown = [matcher.feed(character) for character in "ab" * 10_001]
+    assert shown[:20_000] == [""] * 20_000 and shown[20_000:] == ["ab", ""]
+    assert matcher.feed("c") == "" and matcher.found
