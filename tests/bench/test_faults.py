@@ -35,8 +35,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     ("option", "value", "text"),
     [
         ("--prompts", "no-such-file", "--prompts must be a file to read: no-such-file: No such"),
-        ("--limit", 0, "argument --limit: must be at least 1, not 0"),
-        ("--limit", -3, "argument --limit: must be at least 1, not -3"),
+        ("--limit", 0, "argument --limit: must be a whole number from 1 to 2^31 - 1, not 0"),
+        ("--limit", -3, "argument --limit: must be a whole number from 1 to 2^31 - 1, not -3"),
         ("--json", "/proc/none/out.json", "--json must be a file that can be written"),
         ("--json", "/proc", "--json must be a file that can be written"),
     ],
