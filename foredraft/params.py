@@ -140,8 +140,8 @@ class SamplingParams:
     ``seed`` is always set here: a door that gets none draws a random one.
     ``logprobs`` None = none; n = the chosen token's and those of the n best tokens.
 
-    ``logit_bias`` is finite and added, so it forbids nothing: the same bias on every token changes
-    no choice. Only ``min_tokens`` forbids: EOS and stop ids cannot come before it is reached, and
+    ``logit_bias`` is finite and added, so it forbids nothing: with one bias on every token they
+    rank as before, but for rounding. Only ``min_tokens`` forbids: EOS and stop ids cannot come before it is reached, and
     a request in which that would be the whole vocabulary is refused (`check_can_go_on`).
     """
 
