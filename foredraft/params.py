@@ -141,8 +141,9 @@ class SamplingParams:
     ``logprobs`` None = none; n = the chosen token's and those of the n best tokens.
 
     ``logit_bias`` is finite and added, so it forbids nothing: with one bias on every token they
-    rank as before, but for rounding. Only ``min_tokens`` forbids: EOS and stop ids cannot come before it is reached, and
-    a request in which that would be the whole vocabulary is refused (`check_can_go_on`).
+    rank as before, but for rounding. Only ``min_tokens`` forbids: EOS and stop ids cannot come
+    before it is reached, and a request in which they are the whole vocabulary is refused
+    (`check_can_go_on`).
     """
 
     max_tokens: int = 256
