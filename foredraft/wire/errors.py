@@ -41,12 +41,6 @@ class StatusError(Exception):
         self.retry_after = retry_after
 
 
-class NotFound(StatusError):
-    """The request names something that is not served here."""
-
-    code = grpc.StatusCode.NOT_FOUND
-
-
 class Overloaded(StatusError):
     """A limit is reached; it is named in the message."""
 
