@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Iterable
+from itertools import starmap
 from math import isfinite
 
 from google.protobuf.message import DecodeError
@@ -14,6 +15,7 @@ from foredraft.wire.codec.common import (
     check_total,
     decode_tokens,
     invalid_sequence,
+    split,
 )
 from foredraft.wire.errors import BadMessage
 from foredraft.wire.messages import NodeBatch, NodeGroup, SequenceError, Source
@@ -29,11 +31,14 @@ def encode_nodes(batch: NodeBatch) -> bytes:
         node_counts=[len(group.tokens) for group in groups],
         root_ids=[group.root_id for group in groups],
         complete=[group.complete for group in groups],
-        tokens=chain.from_iterable(group.tokens for group in groups),
-        parent_ids=chain.from_iterable(group.parent_ids for group in groups),
-        confidences=chain.from_iterable(group.confidences for group in groups),
-        sources=chain.from_iterable(group.sources for group in groups),  # type: ignore[misc]
     )
+    tokens, parent_ids = wire.tokens, wire.parent_ids
+    confidences, sources = wire.confidences, wire.sources
+    for group in groups:
+        tokens.extend(group.tokens)
+        parent_ids.extend(group.parent_ids)
+        confidences.extend(group.confidences)
+        sources.extend(group.sources)  # type: ignore[arg-type]
     return wire.SerializeToString()
 
 
@@ -44,34 +49,46 @@ def decode_nodes(data: bytes) -> tuple[NodeBatch, tuple[SequenceError, ...]]:
         BadMessage: the columns do not add up, so that no group can be told from another.
     """
     wire = _parse(data)
-    # Slices of tuples are many times quicker than slices of the wire's own columns.
-    tokens, parent_ids = tuple(wire.tokens), tuple(wire.parent_ids)
-    confidences, sources = tuple(wire.confidences), tuple(wire.sources)
-    names = zip(wire.seq_ids, wire.incarnations, wire.root_ids, wire.complete, strict=True)
-    groups: list[NodeGroup] = []
+    # `[:]` reads a column of the wire in half the time that iterating over it takes.
+    counts = wire.node_counts[:]
+    tokens, parent_ids = tuple(wire.tokens[:]), tuple(wire.parent_ids[:])
+    confidences, sources = tuple(wire.confidences[:]), tuple(map(_SOURCES.get, wire.sources[:]))
+    check_total("tokens", tokens, counts)
+    check_total("parent_ids", parent_ids, counts)
+    check_total("confidences", confidences, counts)
+    check_total("sources", sources, counts)
+    rows = zip(
+        wire.seq_ids,
+        wire.incarnations,
+        wire.root_ids,
+        wire.complete,
+        split(tokens, counts),
+        split(parent_ids, counts),
+        split(confidences, counts),
+        split(sources, counts),
+        strict=True,
+    )
+    groups = tuple(starmap(NodeGroup, rows))
+    try:
+        # All groups at once: only a batch with a fault is looked at group by group.
+        _check(tokens, confidences, sources)
+    except InvalidField:
+        return _sort_out(groups)
+    return NodeBatch(groups), ()
+
+
+def _sort_out(groups: Iterable[NodeGroup]) -> tuple[NodeBatch, tuple[SequenceError, ...]]:
+    """The good groups, and an error for each of the others."""
+    good: list[NodeGroup] = []
     errors: list[SequenceError] = []
-    start = 0
-    for (seq_id, incarnation, root_id, complete), count in zip(
-        names, wire.node_counts, strict=True
-    ):
-        span = slice(start, start + count)
-        start += count
+    for group in groups:
         try:
-            group = NodeGroup(
-                seq_id,
-                incarnation,
-                root_id,
-                complete,
-                decode_tokens("tokens", tokens[span]),
-                parent_ids[span],
-                _probabilities(confidences[span]),
-                _sources(sources[span]),
-            )
+            _check(group.tokens, group.confidences, group.sources)
         except InvalidField as error:
-            errors.append(invalid_sequence(seq_id, incarnation, error))
+            errors.append(invalid_sequence(group.seq_id, group.incarnation, error))
         else:
-            groups.append(group)
-    return NodeBatch(tuple(groups)), tuple(errors)
+            good.append(group)
+    return NodeBatch(tuple(good)), tuple(errors)
 
 
 def _parse(data: bytes) -> pb.NodeBatch:
@@ -86,21 +103,19 @@ def _parse(data: bytes) -> pb.NodeBatch:
         root_ids=wire.root_ids,
         complete=wire.complete,
     )
-    for name in ("tokens", "parent_ids", "confidences", "sources"):
-        check_total(name, getattr(wire, name), wire.node_counts)
     return wire
 
 
-def _probabilities(values: tuple[float, ...]) -> tuple[float, ...]:
+def _check(
+    tokens: tuple[int, ...], confidences: tuple[float, ...], sources: tuple[Source | None, ...]
+) -> None:
+    """Raises BadMessage if a value is out of range; None stands for an unknown source."""
+    decode_tokens("tokens", tokens)
     # NaN can escape min and max, but not the sum.
-    if values and not (min(values) >= 0.0 and max(values) <= 1.0 and isfinite(sum(values))):
+    if confidences and not (
+        min(confidences) >= 0.0 and max(confidences) <= 1.0 and isfinite(sum(confidences))
+    ):
         raise BadMessage("confidences", "numbers from 0 to 1")
-    return values
-
-
-def _sources(values: tuple[int, ...]) -> tuple[Source, ...]:
-    try:
-        return tuple([_SOURCES[value] for value in values])
-    except KeyError:
+    if None in sources:
         names = ", ".join(source.name.lower() for source in Source)
-        raise BadMessage("sources", f"one of {names}") from None
+        raise BadMessage("sources", f"one of {names}")
