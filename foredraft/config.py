@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from foredraft.params import Schedule, Speculation
+from foredraft.params import InvalidField, Schedule, Speculation
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _SPIN_COUNT = "10000"
+RESUME_SECONDS = 60.0  # a worker that is started again has loaded by then
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -51,16 +52,20 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """``verify`` and ``draft`` are gRPC addresses; ``draft`` None: plain decoding."""
+    """``verify`` and ``draft`` are gRPC addresses of workers; no ``draft``: plain decoding.
+
+    resume_seconds: how long a request whose verify worker was lost waits for another one.
+    """
 
     grpc_listen: str
     model: Path
-    verify: str
-    draft: str | None = None
+    verify: tuple[str, ...]
+    draft: tuple[str, ...] = ()
     speculation: Speculation = Speculation.AUTO
     max_nodes: int = 64
     max_hold_us: int = 20_000
     schedule: Schedule = Schedule.AUTO
+    resume_seconds: float = RESUME_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,41 @@ class StackConfig:
     restart: bool = True
     max_nodes: int = 64
     log_level: str = "info"
+    trace_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TracingConfig:
+    """Where spans go; what else OTEL_* variables say, OpenTelemetry's own libraries read."""
+
+    collector: bool = False
+    file: Path | None = None
+
+    @property
+    def on(self) -> bool:
+        return self.collector or self.file is not None
+
+
+def read_tracing(file: Path | None) -> TracingConfig:
+    """Tracing to a file, and to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names.
+
+    Raises:
+        InvalidField: a standard variable asks for an exporter or a protocol that is not there.
+    """
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return TracingConfig()
+    exporter = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    if exporter not in ("otlp", "none"):
+        raise InvalidField("OTEL_TRACES_EXPORTER", "otlp or none")
+    endpoint, protocol = (
+        os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}")
+        or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}")
+        for name in ("ENDPOINT", "PROTOCOL")
+    )
+    collector = bool(endpoint) and exporter == "otlp"
+    if collector and protocol not in (None, "grpc"):
+        raise InvalidField("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    return TracingConfig(collector, file)
 
 
 def usable_cores() -> int:

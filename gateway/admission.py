@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from foredraft.params import InvalidField
 from foredraft.wire.errors import Overloaded
 
 WAITING_PER_RUNNING = 3
@@ -12,23 +13,34 @@ RETRY_SECONDS = 1.0  # what a client that is turned away is told to wait
 
 
 class Admission:
-    """Running requests and those that wait in the verify worker's queue."""
+    """Running requests and those that wait in the verify workers' queues.
 
-    def __init__(self, max_sequences: int) -> None:
-        self.limit = max_sequences * (1 + WAITING_PER_RUNNING)
+    ``max_sequences`` tells how many the workers run at a time; it grows with each that is seen.
+    """
+
+    def __init__(self, max_sequences: Callable[[], int]) -> None:
+        self._max_sequences = max_sequences
         self._inside = 0
 
+    @property
+    def limit(self) -> int:
+        return self._max_sequences() * (1 + WAITING_PER_RUNNING)
+
     @contextmanager
-    def enter(self) -> Iterator[None]:
-        """Hold a place for as long as the request lives.
+    def enter(self, places: int = 1) -> Iterator[None]:
+        """Hold places, one for each sequence, for as long as the request lives.
 
         Raises:
-            Overloaded: there is none.
+            InvalidField: there are never so many.
+            Overloaded: there are too few just now.
         """
-        if self._inside >= self.limit:
-            raise Overloaded(f"the limit of {self.limit} requests is reached", RETRY_SECONDS)
-        self._inside += 1
+        limit = self.limit
+        if places > limit:
+            raise InvalidField("prompt", f"at most {limit} sequences (prompts times n), not {places}")
+        if self._inside + places > limit:
+            raise Overloaded(f"the limit of {limit} requests is reached", RETRY_SECONDS)
+        self._inside += places
         try:
             yield
         finally:
-            self._inside -= 1
+            self._inside -= places

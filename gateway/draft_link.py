@@ -36,9 +36,9 @@ _MOST_NACKS = 3  # per sequence and stream: a sequence that cannot be followed i
 class DraftEvents(Protocol):
     """Who hears of the drafter."""
 
-    def draft_up(self, identity: WorkerIdentity) -> None: ...
+    def draft_up(self, worker: int, identity: WorkerIdentity) -> None: ...
 
-    def draft_down(self) -> None: ...
+    def draft_down(self, worker: int) -> None: ...
 
     def guesses_came(self, blocks: tuple[NodeBlock, ...]) -> None: ...
 
@@ -52,27 +52,32 @@ class DraftLink(Link[DraftMessage, Response]):
     track; sequences beyond the drafter's limit are decoded plainly until a place is free.
     """
 
-    def __init__(self, address: str, events: DraftEvents) -> None:
+    def __init__(self, worker: int, address: str, events: DraftEvents) -> None:
         super().__init__(address)
+        self.worker = worker
         self._events = events
-        self._followed: set[int] = set()
+        self._followed: dict[int, int] = {}  # seq_id -> incarnation
         self._nacks: dict[int, int] = {}
 
     def open(self, request: Request) -> None:
         """Let the drafter follow a request, if it may be drafted for and there is a place."""
         if self.identity is None or request.plan.speculation is Speculation.OFF:
             return
-        full = len(self._followed) >= self.identity.limits.max_sequences
+        others = len(self._followed.keys() - {request.seq_id})
+        full = others >= self.identity.limits.max_sequences
         if full or self._nacks.get(request.seq_id, 0) >= _MOST_NACKS:
             return
-        self._followed.add(request.seq_id)
+        self._followed[request.seq_id] = request.incarnation
         self.send(OpenSequences((request.opening(),)))
+
+    def follows(self, request: Request) -> bool:
+        return self._followed.get(request.seq_id) == request.incarnation
 
     def follow(self, committed: Iterable[tuple[Request, Commit]]) -> None:
         """Tell the drafter what a step has committed; the journals hold it already."""
         commits: list[Commit] = []
         for request, commit in committed:
-            if request.seq_id in self._followed:
+            if self.follows(request):
                 commits.append(commit)
             else:
                 self.open(request)
@@ -81,9 +86,9 @@ class DraftLink(Link[DraftMessage, Response]):
 
     def close(self, request: Request) -> None:
         self._nacks.pop(request.seq_id, None)
-        if request.seq_id in self._followed:
-            self._followed.remove(request.seq_id)
-            self.send(CloseSequences((CloseSequence(request.seq_id, request.incarnation),)))
+        incarnation = self._followed.pop(request.seq_id, None)
+        if incarnation is not None:
+            self.send(CloseSequences((CloseSequence(request.seq_id, incarnation),)))
 
     async def _greet(
         self, channel: grpc.aio.Channel
@@ -97,11 +102,11 @@ class DraftLink(Link[DraftMessage, Response]):
         self._followed.clear()
         self._nacks.clear()
         if self.identity is not None:
-            self._events.draft_up(self.identity)
+            self._events.draft_up(self.worker, self.identity)
 
     def _went_down(self) -> None:
         self._followed.clear()
-        self._events.draft_down()
+        self._events.draft_down(self.worker)
 
     def _receive(self, message: Response) -> None:
         match message:
@@ -113,9 +118,9 @@ class DraftLink(Link[DraftMessage, Response]):
 
     def _lost(self, error: SequenceError) -> None:
         """The drafter lost track: it gets the whole journal with the sequence's next commit."""
-        if error.seq_id not in self._followed:
+        if self._followed.get(error.seq_id) != error.incarnation:
             return
-        self._followed.discard(error.seq_id)
+        del self._followed[error.seq_id]
         self._nacks[error.seq_id] = self._nacks.get(error.seq_id, 0) + 1
         logger.info("the drafter lost a sequence: %s", error.message)
 

@@ -14,9 +14,7 @@ from foredraft.v1 import generate_pb2 as pb
 from foredraft.v1 import generate_pb2_grpc as pb_grpc
 from foredraft.wire.codec import generate as codec
 from foredraft.wire.errors import SEED_KEY, TRACE_ID_KEY
-from gateway.admission import Admission
-from gateway.plan import Planner
-from gateway.relay import Relay
+from gateway.intake import Intake
 from gateway.request import Request
 from gateway.trace import TRACEPARENT_KEY, Trace, start_trace
 
@@ -28,10 +26,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class GenerateService(pb_grpc.GenerateServiceServicer):
     """Validates, opens, relays news; a call that ends in any way frees its sequence at once."""
 
-    def __init__(self, relay: Relay, planner: Planner) -> None:
-        self._relay = relay
-        self._planner = planner
-        self._admission: Admission | None = None
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
 
     async def Generate(self, wire: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         async with self._running(codec.decode_request(wire), context) as request:
@@ -53,29 +49,19 @@ class GenerateService(pb_grpc.GenerateServiceServicer):
     async def ListModels(
         self, wire: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        return codec.encode_models([self._relay.target().model])
+        return codec.encode_models([self._intake.model()])
 
     @asynccontextmanager
     async def _running(self, asked: GenerateRequest, context: Context) -> AsyncIterator[Request]:
         """A request from admission to the moment when nobody listens any more."""
         trace = start_trace(_traceparent(context))
         context.set_trailing_metadata(((TRACE_ID_KEY, trace.trace_id),))
-        with self._places().enter():
-            plan = await self._planner.plan(asked, self._relay.target().model)
-            request = self._relay.start(plan, trace)
-            try:
-                await _announce(context, trace, plan.params.seed)
-                yield request
-            finally:
-                self._relay.close(request)
-
-    def _places(self) -> Admission:
-        if self._admission is None:
-            self._admission = Admission(self._relay.target().limits.max_sequences)
-        return self._admission
+        async with self._intake.running([asked], trace) as [request]:
+            await _announce(context, trace, request.plan.params.seed)
+            yield request
 
     def _model_id(self) -> str:
-        return self._relay.target().model.model_id
+        return self._intake.model().model_id
 
 
 async def _announce(context: Context, trace: Trace, seed: int) -> None:

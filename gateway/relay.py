@@ -8,30 +8,28 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from foredraft.config import GatewayConfig
 from foredraft.params import Speculation
 from foredraft.wire.errors import Failed, Unavailable, code_from_number
 from foredraft.wire.messages import (
-    CloseSequence,
-    CloseSequences,
     Commit,
     DraftBudget,
     NodeBlock,
-    OpenSequences,
     SequenceError,
     StepResult,
     VerifyBudget,
     WorkerIdentity,
 )
 from gateway.admission import RETRY_SECONDS
-from gateway.draft_link import DraftLink
+from gateway.draft_pool import DraftPool
 from gateway.plan import Plan
 from gateway.request import Request
+from gateway.stranded import Stranded
 from gateway.tokenizer import Tokenizer
 from gateway.trace import Trace
-from gateway.verify_link import VerifyLink
+from gateway.verify_pool import VerifyPool
 
 logger = logging.getLogger(__name__)
 
@@ -48,69 +46,76 @@ class Relay:
         self._config = config
         self._decode: Callable[[Sequence[int]], str] = tokenizer.decode
         self._serving = serving
-        self._verify = VerifyLink(config.verify, tokenizer.identity.hash, self)
-        drafting = config.draft is not None and config.speculation is not Speculation.OFF
-        self._draft = DraftLink(config.draft, self) if drafting and config.draft else None
+        self._verify = VerifyPool(config.verify, tokenizer.identity.hash, self)
+        drafting = config.speculation is not Speculation.OFF
+        self._draft = DraftPool(config.draft if drafting else (), self)
         self._live: dict[int, Request] = {}
+        self._stranded = Stranded(config.resume_seconds, self._give_up)
         self._ids = itertools.count(1)
         # Workers may still hold sequences of a gateway that was here before.
         self._incarnation = 1 + secrets.randbelow(2**31)
-        self._target: WorkerIdentity | None = None
-        self._target_known = asyncio.Event()
 
     @property
     def ready(self) -> bool:
-        """There is a stream to the verify worker: answers can be given."""
+        """There is a stream to a verify worker: answers can be given."""
         return self._verify.up
+
+    @property
+    def max_sequences(self) -> int:
+        """How many sequences the verify workers run at a time.
+
+        Raises:
+            Unavailable: none of them has been seen yet.
+        """
+        self.target()
+        return self._verify.max_sequences
 
     async def run(self) -> None:
         """Keep the streams to the workers up until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._verify.run())
-            await self._target_known.wait()
-            if self._draft is not None:
-                tasks.create_task(self._draft.run())
+            await self._verify.seen.wait()
+            tasks.create_task(self._draft.run())
 
     def target(self) -> WorkerIdentity:
-        """The verify worker, as it was seen last.
+        """A verify worker, as it was seen last.
 
         Raises:
-            Unavailable: it has not been seen yet.
+            Unavailable: none has been seen yet.
         """
-        if self._target is None:
-            raise Unavailable("the target model is not ready yet", RETRY_SECONDS)
-        return self._target
+        return self._verify.target()
 
     def start(self, plan: Plan, trace: Trace) -> Request:
-        """Open a sequence at both workers.
+        """Open a sequence at a verify worker and a drafter.
 
         Raises:
-            Unavailable: there is no stream to the verify worker.
+            Unavailable: there is no stream to a verify worker.
         """
-        if not self.ready:
-            raise Unavailable("the target model is not connected", RETRY_SECONDS)
         request = Request(next(self._ids), self._incarnation, plan, self._decode, trace)
+        self._verify.open(request)
         self._live[request.seq_id] = request
-        self._verify.send(OpenSequences((request.opening(),)))
-        if self._draft is not None:
-            self._draft.open(request)
+        self._draft.open(request)
         return request
 
     def close(self, request: Request) -> None:
         """The client wants no more: free what the workers hold. Harmless when it has ended."""
         self._retire(request, at_verify=True)
 
-    def verify_up(self, identity: WorkerIdentity) -> None:
-        self._target = identity
-        self._target_known.set()
+    def verify_up(self, worker: int, identity: WorkerIdentity) -> None:
+        self._verify.learn(worker, identity)
         self._send_budget()
+        self._resume(self._stranded.take_all())
         self._serving(True)
 
-    def verify_down(self) -> None:
+    def verify_down(self, worker: int) -> None:
+        """Its sequences go on at another worker, now or as soon as there is one."""
+        lost = [self._live[seq_id] for seq_id in self._verify.forget(worker)]
+        if self._verify.up:
+            self._resume(lost)
+            return
         self._serving(False)
-        for request in list(self._live.values()):
-            request.fail(Unavailable("the target model was lost", RETRY_SECONDS))
-            self._retire(request, at_verify=False)
+        for request in lost:
+            self._stranded.add(request)
 
     def step_done(self, step: StepResult) -> None:
         committed = [
@@ -118,9 +123,8 @@ class Relay:
             for commit in step.commits
             if (request := self._journaled(commit)) is not None
         ]
-        if self._draft is not None:
-            # First of all: the drafter works on while texts are made here.
-            self._draft.follow((r, c) for r, c in committed if c.finish is None)
+        # First of all: the drafters work on while texts are made here.
+        self._draft.follow((r, c) for r, c in committed if c.finish is None)
         for request, commit in committed:
             self._deliver(request, commit)
 
@@ -131,36 +135,49 @@ class Relay:
                 request.fail(Failed(code_from_number(error.code), error.message))
                 self._retire(request, at_verify=False)
 
-    def draft_up(self, identity: WorkerIdentity) -> None:
-        if self._draft is None:
-            return
+    def draft_up(self, worker: int, identity: WorkerIdentity) -> None:
         limits, target = identity.limits, self.target().limits
         budget = DraftBudget(
             max_nodes_per_sequence=min(self._config.max_nodes, limits.max_nodes, target.max_nodes),
             max_depth=min(limits.max_depth, target.max_depth),
             min_survival=_MIN_SURVIVAL,
         )
-        self._draft.send(budget)
-        for request in self._live.values():
-            self._draft.open(request)
+        self._draft.send_budget(worker, budget)
+        self._draft.adopt(self._live.values())
         self._send_budget()
 
-    def draft_down(self) -> None:
+    def draft_down(self, worker: int) -> None:
+        """Its sequences go to the other drafters, if there are any."""
+        for seq_id in self._draft.forget(worker):
+            self._draft.open(self._live[seq_id])
         self._send_budget()
 
     def guesses_came(self, blocks: tuple[NodeBlock, ...]) -> None:
         for block in blocks:
-            self._verify.send_guesses(block.nodes)
+            self._verify.send_guesses(block.verify_worker, block.nodes)
+
+    def _resume(self, requests: Iterable[Request]) -> None:
+        """Open sequences again, as their journals stand, at workers that are up."""
+        count = 0
+        for request in requests:
+            request.begin_anew()
+            self._verify.open(request)
+            self._draft.open(request)
+            count += 1
+        if count:
+            logger.warning("%d sequences go on at another verify stream", count)
+
+    def _give_up(self, request: Request) -> None:
+        request.fail(Unavailable("the target model was lost", RETRY_SECONDS))
+        self._retire(request, at_verify=False)
 
     def _send_budget(self) -> None:
-        if not self._verify.up:
-            return
         off = self._config.speculation is Speculation.OFF
-        self._verify.send(
+        self._verify.send_budget(
             VerifyBudget(
-                max_nodes=0 if off else min(self._config.max_nodes, self.target().limits.max_nodes),
+                max_nodes=0 if off else self._config.max_nodes,
                 max_hold_us=self._config.max_hold_us,
-                drafting=self._draft is not None and self._draft.up,
+                drafting=self._draft.up,
                 schedule=self._config.schedule,
             )
         )
@@ -190,8 +207,6 @@ class Relay:
     def _retire(self, request: Request, *, at_verify: bool) -> None:
         if self._live.pop(request.seq_id, None) is None:
             return
-        if at_verify and self._verify.up:
-            closing = CloseSequence(request.seq_id, request.incarnation)
-            self._verify.send(CloseSequences((closing,)))
-        if self._draft is not None:
-            self._draft.close(request)
+        self._stranded.discard(request)
+        self._verify.close(request, tell=at_verify)
+        self._draft.close(request)

@@ -9,6 +9,7 @@ from foredraft.params import FinishReason
 from foredraft.results import Delta, Result, TokenLogprob, TopLogprob
 from foredraft.wire.messages import Commit, OpenSequence, TokenLogprobs
 from gateway.journal import Journal
+from gateway.metrics import RequestMeter
 from gateway.plan import Plan
 from gateway.tally import Tally
 from gateway.text_stream import TextStream
@@ -32,10 +33,12 @@ class Request:
     ) -> None:
         self.seq_id = seq_id
         self.incarnation = incarnation
+        self.verify_worker = 0
         self.plan = plan
         self.trace = trace
         self.journal = Journal(plan.prompt)
         self.finish: FinishReason | None = None
+        self.meter: RequestMeter | None = None
         self._text = TextStream(decode, plan.stops)
         self._tally = Tally(len(plan.prompt))
         self._error: Exception | None = None
@@ -48,6 +51,10 @@ class Request:
     def ended(self) -> bool:
         return self.finish is not None or self._error is not None
 
+    def begin_anew(self) -> None:
+        """From now on what workers say of the sequence as it was is late, and dropped."""
+        self.incarnation += 1
+
     def opening(self) -> OpenSequence:
         """The sequence as it stands now."""
         return OpenSequence(
@@ -56,8 +63,10 @@ class Request:
             prompt=self.plan.prompt,
             params=self.plan.params,
             committed=tuple(self.journal.committed),
+            choice=self.plan.choice,
             speculation=self.plan.speculation,
             traceparent=self.trace.parent,
+            verify_worker=self.verify_worker,
         )
 
     def deliver(self, commit: Commit) -> None:
@@ -73,10 +82,17 @@ class Request:
             self.finish = FinishReason.LENGTH
         if self.finish is not None and not self._text.stopped:
             text += self._text.finish()
+        self._measure(commit, kept)
         self._pending_text += text
         self._pending_tokens += commit.tokens[:kept]
         self._pending_logprobs += _logprobs(commit, kept)
         self._changed.set()
+
+    def _measure(self, commit: Commit, kept: int) -> None:
+        if self.meter is not None:
+            self.meter.delivered(commit, kept)
+            if self.finish is not None:
+                self.meter.end(self.finish.name.lower())
 
     def fail(self, error: Exception) -> None:
         """End the request with an error, unless it has ended."""

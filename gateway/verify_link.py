@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import grpc
@@ -9,6 +10,7 @@ import grpc
 from foredraft.wire.codec.verify import Response
 from foredraft.wire.messages import (
     PROTOCOL_VERSION,
+    ModelInfo,
     SequenceError,
     SequenceErrors,
     StepResult,
@@ -23,9 +25,9 @@ _PENDING_GUESSES = 256
 class VerifyEvents(Protocol):
     """Who hears of the target."""
 
-    def verify_up(self, identity: WorkerIdentity) -> None: ...
+    def verify_up(self, worker: int, identity: WorkerIdentity) -> None: ...
 
-    def verify_down(self) -> None: ...
+    def verify_down(self, worker: int) -> None: ...
 
     def step_done(self, step: StepResult) -> None: ...
 
@@ -33,12 +35,22 @@ class VerifyEvents(Protocol):
 
 
 class VerifyLink(Link[VerifyMessage, Response]):
-    """Accepts the worker only if it uses the gateway's tokenizer."""
+    """Accepts the worker only if it uses the gateway's tokenizer and the other workers' model."""
 
     outbox_size = 65_536
 
-    def __init__(self, address: str, tokenizer_hash: str, events: VerifyEvents) -> None:
+    def __init__(
+        self,
+        worker: int,
+        address: str,
+        tokenizer_hash: str,
+        served: Callable[[int], ModelInfo | None],
+        events: VerifyEvents,
+    ) -> None:
+        """``served`` tells which model the workers other than this one answer with."""
         super().__init__(address)
+        self.worker = worker
+        self._served = served
         self._tokenizer_hash = tokenizer_hash
         self._events = events
 
@@ -58,14 +70,17 @@ class VerifyLink(Link[VerifyMessage, Response]):
             )
         if identity.model.tokenizer_hash != self._tokenizer_hash:
             raise LinkError("the target's tokenizer is not the one of the gateway's model")
+        served = self._served(self.worker)
+        if served not in (None, identity.model):
+            raise LinkError("the target is not the model that the other verify workers serve")
         return identity, peer.open()
 
     def _came_up(self) -> None:
         if self.identity is not None:
-            self._events.verify_up(self.identity)
+            self._events.verify_up(self.worker, self.identity)
 
     def _went_down(self) -> None:
-        self._events.verify_down()
+        self._events.verify_down(self.worker)
 
     def _receive(self, message: Response) -> None:
         match message:

@@ -91,6 +91,15 @@ def port_number(text: str) -> int:
     return value
 
 
+def address_list(text: str) -> tuple[str, ...]:
+    """How argparse reads addresses with commas between them."""
+    addresses = tuple(text.split(","))
+    if not all(addresses) or len(set(addresses)) < len(addresses):
+        allowed = "HOST:PORT or unix:PATH, several with commas between them, none twice"
+        raise argparse.ArgumentTypeError(f"must be {allowed}, not {text!r}")
+    return addresses
+
+
 def read_speculation(name: str, draft: str) -> Speculation:
     """Refuses a mode that the other flags make impossible."""
     mode = Speculation[name.upper()]

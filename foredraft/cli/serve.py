@@ -16,17 +16,27 @@ from foredraft.cli.options import (
     Subparsers,
     add_command,
     add_speculation_flag,
+    address_list,
     find_draft,
     find_model,
+    number_in,
     positive_int,
 )
-from foredraft.config import DTYPES, DraftConfig, EngineConfig, GatewayConfig, VerifyConfig
+from foredraft.config import (
+    DTYPES,
+    RESUME_SECONDS,
+    DraftConfig,
+    EngineConfig,
+    GatewayConfig,
+    VerifyConfig,
+)
 from foredraft.engine.model_config import UnsupportedModel
 from foredraft.models.catalog import DEFAULT_MODEL
-from foredraft.params import Schedule, Speculation
+from foredraft.params import Range, Schedule, Speculation
 
 logger = logging.getLogger(__name__)
 
+_WAIT = Range(0.0, 86_400.0, whole=False)
 _WORKER_PACKAGES = {"torch", "transformers", "safetensors", "numpy"}
 
 
@@ -63,11 +73,22 @@ def _add_gateway(roles: Subparsers) -> None:
     parser.add_argument(
         "--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="whose tokenizer to use"
     )
-    parser.add_argument("--verify", metavar="ADDRESS", required=True, help="the verify service")
-    parser.add_argument("--draft", metavar="ADDRESS", help="the draft service, if there is one")
+    parser.add_argument(
+        "--verify", metavar="A,B", type=address_list, required=True, help="the verify services"
+    )
+    parser.add_argument(
+        "--draft", metavar="A,B", type=address_list, default=(), help="the draft services, if any"
+    )
     add_speculation_flag(parser, default="auto")
     _add_counts(parser, GatewayConfig, {"max_nodes": "most guesses in a tree and in a step"})
     _add_counts(parser, GatewayConfig, {"max_hold_us": "longest wait of a step for guesses"})
+    parser.add_argument(
+        "--resume-seconds",
+        type=number_in(_WAIT),
+        metavar="S",
+        default=RESUME_SECONDS,
+        help="how long a request whose verify service was lost waits for another; 0 ends it",
+    )
     parser.add_argument("--schedule", choices=[s.name.lower() for s in Schedule], default="auto")
 
 
@@ -142,6 +163,7 @@ def _gateway_config(args: argparse.Namespace) -> GatewayConfig:
         max_nodes=args.max_nodes,
         max_hold_us=args.max_hold_us,
         schedule=Schedule[args.schedule.upper()],
+        resume_seconds=args.resume_seconds,
     )
 
 

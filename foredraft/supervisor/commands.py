@@ -37,6 +37,8 @@ def make_children(config: StackConfig, grpc_address: str, directory: Path) -> li
     gateway_arguments += ["--verify", verify, "--draft", draft]
     gateway_arguments += ["--speculation", config.speculation.name.lower()]
     gateway_arguments += ["--schedule", config.schedule.name.lower()]
+    if not config.restart:
+        gateway_arguments += ["--resume-seconds", "0"]  # nobody starts a lost worker again
     return [
         _child("draft", [*draft_arguments, "--threads", str(threads.draft)], threads.draft),
         _child("verify", [*verify_arguments, "--threads", str(threads.verify)], threads.verify),

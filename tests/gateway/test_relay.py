@@ -243,7 +243,7 @@ async def test_a_nack_opens_the_sequence_again(model, known):
         seq_id, task = await start(client, verify)
         for count in range(1, 6):
             draft.say(Nack((SequenceError(seq_id, verify.opened[0].incarnation, 9, "gap"),)))
-            await until(lambda: seq_id not in running.relay._draft._followed)
+            await until(lambda: seq_id not in running.relay._draft._links[0]._followed)
             verify.commit(seq_id, Round((10,)))
             await until(lambda n=count: running.relay._live[seq_id].journal.position == 5 + n)
         verify.commit(seq_id, Round((), finish=STOP))
@@ -287,7 +287,7 @@ async def test_a_drafter_that_does_not_read_is_cut_off(model, known):
         await until(lambda: draft.budgets)
         seq_id, task = await start(client, verify)
         await until(lambda: draft.opened)
-        link = running.relay._draft
+        link = running.relay._draft._links[0]
         for _ in range(link.outbox_size + 1):
             link.send(draft.budgets[0])
         await until(lambda: len(draft.opened) == 2)
@@ -300,7 +300,7 @@ async def test_target_lost_and_found(model, known, tmp_path):
     first, second = FakeVerify(known), FakeVerify(known, [Round((10,), finish=STOP)])
     address = f"unix:{tmp_path}/verify"
     async with (
-        gateway(model, address, ready=False) as running,
+        gateway(model, address, ready=False, resume_seconds=0) as running,
         AsyncClient(running.address) as client,
         channel.public_channel(running.address) as opened,
     ):

@@ -24,7 +24,7 @@ async def test_a_live_answer_is_finished_before_the_end(tmp_path):
     verify = FakeVerify(identity(made.hash, made.vocab_size))
     listen = f"unix:{tmp_path}/gateway"
     async with worker(verify, f"unix:{tmp_path}/verify") as address:
-        config = GatewayConfig(grpc_listen=listen, model=model, verify=address)
+        config = GatewayConfig(grpc_listen=listen, model=model, verify=(address,))
         serving = asyncio.create_task(serve(config))
         await until(lambda: verify.budgets)
         async with AsyncClient(listen) as client, AsyncClient(listen) as late:

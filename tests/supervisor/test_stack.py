@@ -163,7 +163,7 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
     assert all(args.exit_with_parent and args.max_nodes == 9 for args in parsed.values())
     assert parsed["gateway"].grpc_listen == "0.0.0.0:1234"
     assert parsed["gateway"].speculation == "model"
-    assert parsed["gateway"].verify == parsed["verify"].listen
-    assert parsed["gateway"].draft == parsed["draft"].listen
+    assert parsed["gateway"].verify == (parsed["verify"].listen,)
+    assert parsed["gateway"].draft == (parsed["draft"].listen,)
     assert parsed["draft"].model == str(tmp_path / "draft")
     assert parsed["draft"].dtype == parsed["verify"].dtype == "float32"

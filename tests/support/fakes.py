@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,13 +111,17 @@ class FakeVerify(_Streams, verify_pb2_grpc.VerifyServiceServicer):
             yield verify_codec.encode_response(message)
         self.live.clear()
 
+    def incarnation(self, seq_id: int) -> int:
+        """The newest one of a sequence."""
+        return next(o.incarnation for o in reversed(self.opened) if o.seq_id == seq_id)
+
     def commit(self, seq_id: int, done: Round, position: int | None = None) -> None:
         """One step that commits ``done`` for one sequence, at its next position by default."""
         at = self._positions[seq_id] if position is None else position
         self._positions[seq_id] = at + len(done.tokens)
         commit = Commit(
             seq_id=seq_id,
-            incarnation=self.opened[-1].incarnation,
+            incarnation=self.incarnation(seq_id),
             position=at,
             tokens=done.tokens,
             verified=done.verified,
@@ -236,11 +240,19 @@ async def worker(servicer: FakeVerify | FakeDraft, address: str) -> AsyncIterato
 
 @contextlib.asynccontextmanager
 async def gateway(
-    model: Path, verify: str, draft: str | None = None, *, ready: bool = True, **settings
+    model: Path,
+    verify: str,
+    *draft: str,
+    others: Sequence[str] = (),
+    ready: bool = True,
+    **settings,
 ) -> AsyncIterator[Gateway]:
-    """A gateway in this process, as its server starts it; ``ready``: wait for its target."""
+    """A gateway in this process, as its server starts it; ``ready``: wait for its target.
+
+    ``others`` are more verify workers.
+    """
     config = GatewayConfig(
-        grpc_listen="127.0.0.1:0", model=model, verify=verify, draft=draft, **settings
+        grpc_listen="127.0.0.1:0", model=model, verify=(verify, *others), draft=draft, **settings
     )
     running = Gateway(config)
     await running.health.attach(running.server)

@@ -1,0 +1,84 @@
+"""The draft workers, and which of them guesses for which sequence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from foredraft.wire.messages import Commit, DraftBudget
+from gateway.draft_link import DraftEvents, DraftLink
+from gateway.request import Request
+
+
+class DraftPool:
+    """A sequence stays with the drafter that knows it until that one is lost.
+
+    Sequences for which no drafter has a place are decoded plainly until there is one.
+    """
+
+    def __init__(self, addresses: Sequence[str], events: DraftEvents) -> None:
+        self._links = [
+            DraftLink(worker, address, events) for worker, address in enumerate(addresses)
+        ]
+        self._homes: dict[int, DraftLink] = {}  # by seq_id
+        self._loads: Counter[int] = Counter()  # worker -> sequences
+
+    @property
+    def up(self) -> bool:
+        return any(link.up for link in self._links)
+
+    async def run(self) -> None:
+        """Keep the streams up until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for link in self._links:
+                tasks.create_task(link.run())
+
+    def open(self, request: Request) -> None:
+        """Open a sequence as its journal stands: where it is followed, else where few are."""
+        link = self._homes.get(request.seq_id) or self._choose()
+        if link is None:
+            return
+        link.open(request)
+        if link.follows(request) and request.seq_id not in self._homes:
+            self._homes[request.seq_id] = link
+            self._loads[link.worker] += 1
+
+    def adopt(self, requests: Iterable[Request]) -> None:
+        """Open the sequences that no drafter follows."""
+        for request in requests:
+            if request.seq_id not in self._homes:
+                self.open(request)
+
+    def follow(self, committed: Iterable[tuple[Request, Commit]]) -> None:
+        """Tell the drafters what a step has committed; the journals hold it already."""
+        known: dict[DraftLink, list[tuple[Request, Commit]]] = {}
+        for request, commit in committed:
+            link = self._homes.get(request.seq_id)
+            if link is None:
+                self.open(request)
+            else:
+                known.setdefault(link, []).append((request, commit))
+        for link, some in known.items():
+            link.follow(some)
+
+    def close(self, request: Request) -> None:
+        link = self._homes.pop(request.seq_id, None)
+        if link is not None:
+            self._loads[link.worker] -= 1
+            link.close(request)
+
+    def forget(self, worker: int) -> list[int]:
+        """The sequences of a drafter that was lost; nobody guesses for them now."""
+        lost = [seq_id for seq_id, link in self._homes.items() if link.worker == worker]
+        for seq_id in lost:
+            del self._homes[seq_id]
+        del self._loads[worker]
+        return lost
+
+    def send_budget(self, worker: int, budget: DraftBudget) -> None:
+        self._links[worker].send(budget)
+
+    def _choose(self) -> DraftLink | None:
+        candidates = [link for link in self._links if link.up]
+        return min(candidates, key=lambda link: self._loads[link.worker], default=None)
