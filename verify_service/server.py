@@ -30,6 +30,8 @@ from verify_service.step_loop import Arrival, StepLoop
 
 log = logging.getLogger(__name__)
 
+_WATCH_SECONDS = 0.25
+
 Outbox = asyncio.Queue[codec.Response | None]
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -56,9 +58,24 @@ class Worker:
         )
         self._thread.start()
         await asyncio.wait((loaded, ended), return_when=asyncio.FIRST_COMPLETED)
-        if loaded.done():
-            await health.set_serving(True)
-        await ended
+        watching = asyncio.create_task(self._watch(health)) if loaded.done() else None
+        try:
+            await ended
+        finally:
+            if watching is not None:
+                watching.cancel()
+
+    async def _watch(self, health: Health) -> None:
+        """Serving while the engine thread moves; one that hangs answers nobody."""
+        serving = False
+        while self._steps is not None:
+            moves = not self._steps.pulse.overdue
+            if moves != serving:
+                serving = moves
+                if not moves:
+                    log.error("a pass takes far longer than it should: not serving until it ends")
+                await health.set_serving(serving)
+            await asyncio.sleep(_WATCH_SECONDS)
 
     def open_stream(self) -> tuple[int, Outbox]:
         """Raises Unavailable while the model is loading."""

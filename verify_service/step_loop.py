@@ -24,6 +24,7 @@ from foredraft.wire.messages import (
     StepResult,
     VerifyBudget,
 )
+from verify_service.pulse import Pulse
 from verify_service.scheduler import Refused, Scheduler
 from verify_service.sequence import Key, VerifySequence
 from verify_service.step import Outcome, run, select
@@ -61,6 +62,7 @@ class StepLoop:
         publish: Callable[[int, Response], None],
     ) -> None:
         self.inbox: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
+        self.pulse = Pulse()
         self._runner = runner
         self._scheduler = scheduler
         self._cost = cost
@@ -96,7 +98,8 @@ class StepLoop:
         trees = select(ready, self._budget.max_nodes, self._cost, self._scheduler.reservations)
         prepare_us = round((time.perf_counter() - started) * 1e6)
         try:
-            outcomes, timings = run(self._runner, trees)
+            with self.pulse.expecting(self._cost(sum(len(tree.tokens) for tree in trees))):
+                outcomes, timings = run(self._runner, trees)
         except Exception as error:
             self._fail(ready, error)
             return
@@ -171,7 +174,8 @@ class StepLoop:
 
     def _prefill(self, sequence: VerifySequence) -> None:
         try:
-            self._feed(sequence)
+            with self.pulse.expecting(self._cost(max(self._runner.chunk, _REPLAY_ROWS))):
+                self._feed(sequence)
         except Exception as error:
             self._fail((sequence,), error)
 
