@@ -39,6 +39,12 @@ def local_address(host: str, port: int) -> str:
     return join_address(_ANY_HOST.get(host, host), port)
 
 
+def reachable(listened: str) -> str:
+    """`local_address` of what a server listens on."""
+    host, _, port = listened.rpartition(":")
+    return local_address(host.strip("[]"), int(port))
+
+
 async def wait_until_serving(address: str) -> None:
     """Return when the health service at ``address`` says so; it may not exist yet."""
     async with public_channel(address) as channel:

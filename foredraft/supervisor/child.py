@@ -20,10 +20,20 @@ _STDIN, _STDERR = 0, 2
 
 
 class Child:
-    """A process that can be started again after it ended."""
+    """A process that can be started again after it ended.
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    address: where it answers health checks; None: it does not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        address: str | None = None,
+    ) -> None:
         self.name = name
+        self.address = address
         self._command = command
         self._environment = environment
         self._process: asyncio.subprocess.Process | None = None
@@ -45,6 +55,11 @@ class Child:
     async def wait(self) -> int:
         """The exit code; negative is the number of the signal that ended it."""
         return await self._running().wait()
+
+    def kill(self) -> None:
+        """End it at once: a process that hangs does not hear anything else."""
+        with contextlib.suppress(ProcessLookupError):
+            self._running().kill()
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
         """Ask it to end, and end it if it has not after ``grace`` seconds."""

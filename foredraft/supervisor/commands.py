@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foredraft.config import StackConfig, usable_cores, worker_environment
+from foredraft.supervisor.address import reachable
 from foredraft.supervisor.child import Child
 
 
@@ -40,12 +41,14 @@ def make_children(config: StackConfig, grpc_address: str, directory: Path) -> li
     if not config.restart:
         gateway_arguments += ["--resume-seconds", "0"]  # nobody starts a lost worker again
     return [
-        _child("draft", [*draft_arguments, "--threads", str(threads.draft)], threads.draft),
-        _child("verify", [*verify_arguments, "--threads", str(threads.verify)], threads.verify),
-        _child("gateway", gateway_arguments, 1),
+        _child("draft", [*draft_arguments, "--threads", str(threads.draft)], threads.draft, draft),
+        _child(
+            "verify", [*verify_arguments, "--threads", str(threads.verify)], threads.verify, verify
+        ),
+        _child("gateway", gateway_arguments, 1, reachable(grpc_address)),
     ]
 
 
-def _child(role: str, arguments: list[str], threads: int) -> Child:
+def _child(role: str, arguments: list[str], threads: int, address: str) -> Child:
     command = [sys.executable, "-m", "foredraft", "serve", role, "--exit-with-parent", *arguments]
-    return Child(role, command, worker_environment(threads))
+    return Child(role, command, worker_environment(threads), address)

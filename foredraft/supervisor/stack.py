@@ -20,6 +20,7 @@ from foredraft.supervisor.address import (
 from foredraft.supervisor.child import Child
 from foredraft.supervisor.commands import make_children
 from foredraft.supervisor.restarts import RestartLimit
+from foredraft.supervisor.watchdog import until_hung
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class Stack:
     async def _watch(self, child: Child) -> None:
         limit = RestartLimit()
         while True:
-            code = await child.wait()
+            code = await self._life(child)
             death = f"{child.name} (pid {child.pid}) ended with {_describe_exit(code)}"
             if not self._ready:
                 return self._fail(f"{death} before the stack was ready; its log is above")
@@ -110,6 +111,21 @@ class Stack:
             await asyncio.sleep(delay)
             await child.start()
             logger.warning("%s is back with pid %d", child.name, child.pid)
+
+    async def _life(self, child: Child) -> int:
+        """Wait for the end of a child, and end it when it hangs; its exit code."""
+        guard = asyncio.create_task(self._end_if_hung(child))
+        try:
+            return await child.wait()
+        finally:
+            guard.cancel()
+
+    async def _end_if_hung(self, child: Child) -> None:
+        if child.address is None:
+            return
+        reason = await until_hung(child.address, must_serve=child.name != "gateway")
+        logger.warning("%s (pid %d) %s: it is killed", child.name, child.pid, reason)
+        child.kill()
 
     def _give_up(self, child: Child, death: str) -> None:
         if self._restart:

@@ -146,7 +146,7 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
     commands: dict[str, Sequence[str]] = {}
     monkeypatch.setattr(
         "foredraft.supervisor.commands.Child",
-        lambda name, command, environment: commands.update({name: command}),
+        lambda name, command, environment, address: commands.update({name: command}),
     )
     wanted = StackConfig(
         "0.0.0.0",

@@ -1,0 +1,68 @@
+"""Finds a child that is there but does not answer: a stopped process, a deadlocked event loop.
+
+A worker's model never runs on its event loop, so a long pass does not keep the health service
+from answering. One that has never served is loading, for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from foredraft.wire.channel import public_channel
+
+_PERIOD_SECONDS = 1.0
+_ANSWER_SECONDS = 0.9
+_MOST_MISSES = 2
+_STALL_SECONDS = 30.0
+
+
+async def until_hung(address: str, *, must_serve: bool) -> str:
+    """Return, and say why, when the process at ``address`` is hung.
+
+    ``must_serve``: it is hung, too, if it has served and says for long that it does not.
+    """
+    # The gentle kind of channel: a gateway ends a connection that pings it every second.
+    async with public_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        patient = _Patience(must_serve)
+        while True:
+            reason = patient.lost(await _ask(stub), time.monotonic())
+            if reason is not None:
+                return reason
+            await asyncio.sleep(_PERIOD_SECONDS)
+
+
+class _Patience:
+    """What the answers so far mean."""
+
+    def __init__(self, must_serve: bool) -> None:
+        self._must_serve = must_serve
+        self._served_at: float | None = None  # the last time that it served
+        self._misses = 0
+
+    def lost(self, serving: bool | None, now: float) -> str | None:
+        """Why nothing more is to be hoped for; ``serving`` is None for no answer."""
+        if serving:
+            self._served_at = now
+        if self._served_at is None:
+            return None
+        self._misses = self._misses + 1 if serving is None else 0
+        if self._misses >= _MOST_MISSES:
+            return f"did not answer {_MOST_MISSES} health checks"
+        stalls = self._must_serve and serving is False
+        if stalls and now - self._served_at > _STALL_SECONDS:
+            return f"has not served for {_STALL_SECONDS:.0f} s"
+        return None
+
+
+async def _ask(stub: health_pb2_grpc.HealthStub) -> bool | None:
+    """Whether it serves; None for no answer."""
+    try:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_ANSWER_SECONDS)
+    except grpc.aio.AioRpcError:
+        return None
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
