@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 
 from foredraft.wire.errors import describe
+from foredraft.wire.unreadable import readable, tolerant
 
 if TYPE_CHECKING:
     _Interceptor = grpc.aio.ServerInterceptor[Any, Any]
@@ -34,7 +36,8 @@ class ErrorInterceptor(_Interceptor):
         kind = f"{_word(handler.request_streaming)}_{_word(handler.response_streaming)}"
         behaviour = getattr(handler, kind)
         guard = _guard_generator if inspect.isasyncgenfunction(behaviour) else _guard_coroutine
-        return handler._replace(**{kind: guard(behaviour)})
+        read = tolerant(handler.request_deserializer)
+        return handler._replace(request_deserializer=read, **{kind: guard(behaviour)})
 
 
 def _word(streaming: bool) -> str:
@@ -45,7 +48,7 @@ def _guard_coroutine(behaviour: Handler) -> Handler:
     @functools.wraps(behaviour)
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await behaviour(request, context)
+            return await behaviour(readable(request), context)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception as error:
@@ -59,17 +62,15 @@ def _guard_generator(behaviour: Handler) -> Handler:
     async def guarded(
         request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
-        responses = behaviour(request, context)
         try:
-            async for response in responses:
-                yield response
+            # Closed here: a dropped call must not wait for the garbage collector to reach it.
+            async with contextlib.aclosing(behaviour(readable(request), context)) as responses:
+                async for response in responses:
+                    yield response
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception as error:
             await _abort(context, error)
-        finally:
-            # A dropped call must not wait for the garbage collector to reach the handler.
-            await responses.aclose()
 
     return guarded
 
