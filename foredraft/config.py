@@ -55,6 +55,7 @@ class GatewayConfig:
     """``verify`` and ``draft`` are gRPC addresses of workers; no ``draft``: plain decoding.
 
     resume_seconds: how long a request whose verify worker was lost waits for another one.
+    http_listen: HOST:PORT of the HTTP door; None: there is none.
     """
 
     grpc_listen: str
@@ -66,11 +67,15 @@ class GatewayConfig:
     max_hold_us: int = 20_000
     schedule: Schedule = Schedule.AUTO
     resume_seconds: float = RESUME_SECONDS
+    http_listen: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StackConfig:
-    """The three processes together; port 0 means any free port, ``draft`` None no draft model."""
+    """The three processes together; port 0 means any free port, ``draft`` None no draft model.
+
+    ``http_port`` None: no HTTP door; it listens where the gRPC door does.
+    """
 
     grpc_host: str
     grpc_port: int
@@ -81,6 +86,7 @@ class StackConfig:
     dtype: str = "auto"
     restart: bool = True
     max_nodes: int = 64
+    http_port: int | None = None
     log_level: str = "info"
     trace_file: Path | None = None
 

@@ -36,7 +36,8 @@ class Admission:
         """
         limit = self.limit
         if places > limit:
-            raise InvalidField("prompt", f"at most {limit} sequences (prompts times n), not {places}")
+            allowed = f"at most {limit} sequences (prompts times n), not {places}"
+            raise InvalidField("prompt", allowed)
         if self._inside + places > limit:
             raise Overloaded(f"the limit of {limit} requests is reached", RETRY_SECONDS)
         self._inside += places

@@ -43,12 +43,13 @@ _SPECULATION = {sources: speculation for speculation, sources in _SOURCES.items(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request that was checked and is ready to run."""
+    """A request that was checked and is ready to run: one choice of it."""
 
     prompt: tuple[int, ...]
     params: SamplingParams
     stops: tuple[str, ...]
     speculation: Speculation
+    choice: int = 0
 
 
 # What a turn costs at least beside its words: templates wrap every message.
@@ -85,18 +86,29 @@ class Planner:
             speculation=_allowed(options.speculation or Speculation.AUTO, self._speculation),
         )
 
-    async def _tokens(self, prompt: Prompt, model: ModelInfo) -> tuple[int, ...]:
+    async def encode(
+        self, prompt: Prompt, model: ModelInfo, *, special: bool = False
+    ) -> tuple[int, ...]:
+        """Token ids of a prompt, whether or not they fit the context.
+
+        ``special`` adds the special tokens that the tokenizer puts around a text.
+
+        Raises:
+            InvalidField: the text is longer than any that could fit, or no chat.
+        """
         match prompt:
             case TokenPrompt(ids):
-                tokens = ids
+                return ids
             case TextPrompt(text):
                 _check_characters(len(text), model.context_length)
-                tokens = await self._tokenizer.encode(text)
             case ChatPrompt(messages):
                 _check_chat(messages, model.context_length)
                 # Beside the event loop: how long a template takes is up to its author.
                 text = await asyncio.to_thread(self._template.render, messages)
-                tokens = await self._tokenizer.encode(text)
+        return await self._tokenizer.encode(text, special=special)
+
+    async def _tokens(self, prompt: Prompt, model: ModelInfo) -> tuple[int, ...]:
+        tokens = await self.encode(prompt, model)
         if len(tokens) >= model.context_length:
             allowed = (
                 f"at most {model.context_length - 1} tokens (the context of {model.model_id} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from foredraft.config import GatewayConfig
 from foredraft.v1 import generate_pb2_grpc as pb_grpc
@@ -13,6 +14,10 @@ from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.serving import serve_until_stopped
 from gateway.chat_template import ChatTemplate
 from gateway.generate_service import SERVICE, GenerateService
+from gateway.http.app import make_app
+from gateway.http.door import HttpDoor
+from gateway.intake import Intake
+from gateway.metrics import Metrics
 from gateway.plan import Planner
 from gateway.relay import Relay
 from gateway.tokenizer import Tokenizer
@@ -21,7 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class Gateway:
-    """All parts of the process, wired; it listens at ``address`` once ``server`` is started."""
+    """All parts of the process, wired.
+
+    It listens at ``address`` once ``server`` is started, and at ``http.address`` while it works.
+    """
 
     def __init__(self, config: GatewayConfig) -> None:
         tokenizer = Tokenizer(config.model)
@@ -30,20 +38,42 @@ class Gateway:
         self.relay = Relay(config, tokenizer, self._serving.put_nowait)
         self.health = Health(SERVICE)
         self.server = public_server([ErrorInterceptor()])
-        service = GenerateService(self.relay, planner)
+        metrics = Metrics()
+        intake = Intake(self.relay, planner, metrics)
+        service = GenerateService(intake)
         pb_grpc.add_GenerateServiceServicer_to_server(service, self.server)
         self.address = bind(self.server, config.grpc_listen)
+        self.http: HttpDoor | None = None
+        if config.http_listen is not None:
+            app = make_app(intake, planner, tokenizer, metrics)
+            self.http = HttpDoor(config.http_listen, app)
 
     async def work(self) -> None:
-        """Keep the streams to the workers up, and health true to them, until cancelled."""
+        """Keep the streams to the workers up, and health true to them, until cancelled.
+
+        The HTTP door is open meanwhile; the streams outlive it.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.relay.run())
-            while True:
-                await self.health.set_serving(await self._serving.get())
+            async with self._http_serving():
+                while True:
+                    await self.health.set_serving(await self._serving.get())
+
+    async def close_http(self) -> None:
+        """Requests that run there go on for the grace time."""
+        if self.http is not None:
+            self.http.close()
+
+    def _http_serving(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self.http is None else self.http.serving()
 
 
 async def serve(config: GatewayConfig) -> None:
     """Serve until SIGTERM or SIGINT; healthy while the verify worker is connected."""
     gateway = Gateway(config)
     logger.info("listening on %s", gateway.address)
-    await serve_until_stopped(gateway.server, gateway.health, gateway.work())
+    if gateway.http is not None:
+        logger.info("listening on %s for HTTP", gateway.http.address)
+    await serve_until_stopped(
+        gateway.server, gateway.health, gateway.work(), drain=gateway.close_http
+    )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from foredraft.tokenizer_hash import read_tokenizer, tokenizer_identity
+from gateway.token_bytes import TokenBytes
 
 _INLINE_CHARACTERS = 4096
 
@@ -22,17 +23,25 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.identity = tokenizer_identity(directory)
+        self._bytes = TokenBytes(self._tokenizer)
 
-    async def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids; a long text is read beside the event loop, which other requests need."""
+    async def encode(self, text: str, *, special: bool = False) -> tuple[int, ...]:
+        """Token ids; ``special`` adds those that the tokenizer puts around a text.
+
+        A long text is read beside the event loop, which other requests need.
+        """
         if len(text) <= _INLINE_CHARACTERS:
-            return self._encode(text)
-        return await asyncio.to_thread(self._encode, text)
+            return self._encode(text, special)
+        return await asyncio.to_thread(self._encode, text, special)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ``ids`` without special tokens."""
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of ``ids``; without special tokens unless asked."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=not special)
         return text
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for by itself; none for an id that is padding."""
+        return self._bytes.of(token)
+
+    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)

@@ -1,0 +1,49 @@
+"""The body of a completion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foredraft.params import InvalidField
+from gateway.http.fields import Fields, read_flag
+from gateway.http.options import (
+    Asked,
+    make_request,
+    read_choices,
+    read_model,
+    read_options,
+    read_streaming,
+)
+
+MAX_TOKENS = 16  # OpenAI's default
+_PROMPTS = "a text, a list of token ids, or a list of one or more of these"
+
+
+def read_completion(fields: Fields) -> Asked:
+    """Check a body.
+
+    Raises:
+        InvalidField, Unsupported, HttpFault: something in it cannot be done.
+    """
+    model = read_model(fields)
+    prompts = fields.required("prompt", _prompts)
+    echo = fields.read("echo", read_flag, False)
+    choices, streaming = read_choices(fields), read_streaming(fields)
+    options = read_options(fields)
+    options.setdefault("max_tokens", MAX_TOKENS)
+    if echo and options.get("logprobs") is not None:
+        raise InvalidField("echo", "false with logprobs: a prompt's own are not computed")
+    requests = tuple(make_request(prompt, None, options) for prompt in prompts)
+    return Asked(requests, choices, streaming, model, echo)
+
+
+def _prompts(name: str, value: Any) -> list[Any]:
+    """One prompt or several; what each of them holds is checked with its request."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise InvalidField(name, _PROMPTS)
+    several = [isinstance(prompt, str | list) for prompt in value]
+    if any(several) and not all(several):
+        raise InvalidField(name, _PROMPTS)
+    return value if all(several) else [value]

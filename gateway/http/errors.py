@@ -1,0 +1,110 @@
+"""From exceptions to OpenAI's error body and its HTTP status."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from aiohttp import web
+
+from foredraft.errors import ForedraftError
+from foredraft.errors import Unsupported as RefusedByName
+from foredraft.params import Unsupported
+from foredraft.wire.errors import describe
+from gateway.admission import RETRY_SECONDS
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_INVALID = "invalid_request_error"
+_SERVER = "server_error"
+_Code = grpc.StatusCode
+
+
+class HttpFault(Exception):
+    """A fault that only this door knows; its text is meant for the caller."""
+
+    def __init__(
+        self, status: int, message: str, code: str, param: str | None = None, kind: str = _INVALID
+    ) -> None:
+        super().__init__(message)
+        self.error = ApiError(status, kind, message, param, code)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError:
+    """``retry_after`` is in seconds: when trying again is likely to help."""
+
+    status: int
+    kind: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+
+    def body(self) -> dict[str, Any]:
+        """As the response holds it, and as an event of a stream that has begun."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def response(self) -> web.Response:
+        headers = {}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
+        return web.json_response(self.body(), status=self.status, headers=headers)
+
+
+# gRPC status -> HTTP status, type and code of the error. Any other is a fault of the server.
+_KINDS: dict[_Code, tuple[int, str, str | None]] = {
+    _Code.INVALID_ARGUMENT: (400, _INVALID, "invalid_value"),
+    _Code.OUT_OF_RANGE: (400, _INVALID, "invalid_value"),
+    _Code.FAILED_PRECONDITION: (400, _INVALID, None),
+    _Code.UNIMPLEMENTED: (400, _INVALID, "unsupported"),
+    _Code.UNAUTHENTICATED: (401, "authentication_error", "invalid_api_key"),
+    _Code.PERMISSION_DENIED: (403, "permission_error", None),
+    _Code.NOT_FOUND: (404, _INVALID, "not_found"),
+    _Code.RESOURCE_EXHAUSTED: (429, "rate_limit_error", "overloaded"),
+    _Code.UNAVAILABLE: (503, _SERVER, "unavailable"),
+    _Code.DEADLINE_EXCEEDED: (504, _SERVER, "deadline_exceeded"),
+}
+_BY_STATUS = {
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "request_too_large",
+}
+
+
+def api_error(error: Exception) -> ApiError:
+    """What the caller may know about an exception."""
+    if isinstance(error, HttpFault):
+        return error.error
+    if isinstance(error, web.HTTPException):
+        kind = _INVALID if error.status < 500 else _SERVER
+        return ApiError(error.status, kind, error.reason, None, _BY_STATUS.get(error.status))
+    if isinstance(error, ForedraftError):
+        param = error.field if isinstance(error, RefusedByName) else None
+        error = Unsupported(param or "this")
+    fault = describe(error)
+    status, kind, code = _KINDS.get(fault.code, (500, _SERVER, "internal_error"))
+    retry_after = fault.retry_after
+    if status in (429, 503) and retry_after is None:
+        retry_after = RETRY_SECONDS
+    return ApiError(status, kind, fault.message, fault.field, code, retry_after)
+
+
+@web.middleware
+async def errors_to_responses(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The one place where exceptions of handlers become responses."""
+    try:
+        return await handler(request)
+    except ConnectionError:
+        raise  # nobody is there to be told
+    except web.HTTPException as error:
+        response = api_error(error).response()
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
+    except Exception as error:
+        return api_error(error).response()

@@ -1,0 +1,62 @@
+"""The two endpoints that answer: body, places, answer, whole or in events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from foredraft.wire.messages import ModelInfo
+from gateway.http.answer import Answer
+from gateway.http.chat import ChatAnswer
+from gateway.http.chat_body import read_chat
+from gateway.http.completion_body import read_completion
+from gateway.http.completions import CompletionAnswer
+from gateway.http.errors import HttpFault
+from gateway.http.fields import Fields, read_body
+from gateway.http.options import Asked
+from gateway.http.sse import send_events
+from gateway.http.tracing import trace_of
+from gateway.intake import Intake
+from gateway.tokenizer import Tokenizer
+
+
+class Generation:
+    """Its handlers end with their client: a request that nobody waits for is closed."""
+
+    def __init__(self, intake: Intake, tokenizer: Tokenizer) -> None:
+        self._intake = intake
+        self._tokenizer = tokenizer
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, read_completion, CompletionAnswer)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, read_chat, ChatAnswer)
+
+    async def _answer(
+        self,
+        request: web.Request,
+        read: Callable[[Fields], Asked],
+        make: type[CompletionAnswer] | type[ChatAnswer],
+    ) -> web.StreamResponse:
+        asked = read(await read_body(request))
+        model_id = check_model(asked.model, self._intake.model())
+        running = self._intake.running(asked.requests, trace_of(request), asked.choices)
+        async with running as requests:
+            answer: Answer = make(asked, requests, model_id, self._tokenizer)
+            if asked.streaming.on:
+                return await send_events(request, answer.events())
+            return web.json_response(await answer.whole())
+
+
+def check_model(name: str, served: ModelInfo) -> str:
+    """The id of the served model.
+
+    Raises:
+        HttpFault: another was asked for.
+    """
+    if name not in ("", served.model_id):
+        message = f"the model {name[:200]!r} is not served; {served.model_id!r} is"
+        raise HttpFault(404, message, "model_not_found", "model")
+    return served.model_id

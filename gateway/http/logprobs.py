@@ -1,0 +1,60 @@
+"""Log-probabilities in the two shapes that OpenAI's endpoints have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foredraft.results import TokenLogprob
+from gateway.tokenizer import Tokenizer
+
+
+class LogprobWriter:
+    """``offset`` counts the characters of the answer so far: events continue one another."""
+
+    def __init__(self, tokenizer: Tokenizer, offset: int = 0) -> None:
+        self._tokenizer = tokenizer
+        self._offset = offset
+
+    def completion(self, entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+        """Columns; the chosen token is among the best of its place, as OpenAI has it."""
+        if entries is None:
+            return None
+        tokens = [self._text(entry.token_id) for entry in entries]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [entry.logprob for entry in entries],
+            "top_logprobs": [self._top(entry) for entry in entries],
+            "text_offset": [self._advance(token) for token in tokens],
+        }
+
+    def chat(self, entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+        """One object per token."""
+        if entries is None:
+            return None
+        content = [
+            self._entry(entry.token_id, entry.logprob)
+            | {"top_logprobs": [self._entry(top.token_id, top.logprob) for top in entry.top]}
+            for entry in entries
+        ]
+        return {"content": content, "refusal": None}
+
+    def _top(self, entry: TokenLogprob) -> dict[str, float]:
+        """Of tokens that look alike, the likeliest stands for all."""
+        top: dict[str, float] = {}
+        for token, value in [(t.token_id, t.logprob) for t in entry.top]:
+            top.setdefault(self._text(token), value)
+        top.setdefault(self._text(entry.token_id), entry.logprob)
+        return top
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        raw = self._tokenizer.token_bytes(token)
+        return {"token": self._text(token), "logprob": logprob, "bytes": list(raw)}
+
+    def _text(self, token: int) -> str:
+        return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
+
+    def _advance(self, token: str) -> int:
+        at = self._offset
+        self._offset += len(token)
+        return at

@@ -1,0 +1,105 @@
+"""What is counted of requests, for Prometheus: every name of a metric stands in this file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from foredraft.params import FinishReason
+from foredraft.wire.messages import Commit
+
+# Seconds: from a token of a small model to a long answer of a large one.
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0)
+_REQUEST_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+CANCELLED = FinishReason.CANCELLED.name.lower()
+ERROR = "error"
+
+
+class Metrics:
+    """One registry for the whole gateway, whichever door a request came through.
+
+    A choice counts as a request. Waiting ends with a request's first commit, so the prefill of
+    its prompt belongs to it.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.running = self._gauge("foredraft_requests_running", "Requests being decoded")
+        self.waiting = self._gauge("foredraft_requests_waiting", "Requests without a first commit")
+        self.requests = self._counter(
+            "foredraft_requests", "Requests that ended, by finish reason", ["finish_reason"]
+        )
+        self.prompt_tokens = self._counter("foredraft_prompt_tokens", "Tokens of prompts")
+        self.tokens = self._counter("foredraft_generation_tokens", "Tokens delivered")
+        self.steps = self._counter("foredraft_steps", "Steps, counted once for each request in it")
+        self.verified = self._counter("foredraft_verified_nodes", "Guesses that steps verified")
+        self.accepted = self._counter(
+            "foredraft_accepted_tokens", "Guesses delivered, by depth in the tree", ["depth"]
+        )
+        self.first_token = self._histogram(
+            "foredraft_time_to_first_token_seconds", "From start to first commit", _REQUEST_SECONDS
+        )
+        self.between_tokens = self._histogram(
+            "foredraft_inter_token_latency_seconds",
+            "Time between commits, shared among a commit's tokens",
+            _TOKEN_SECONDS,
+        )
+        self.latency = self._histogram(
+            "foredraft_request_latency_seconds", "From start to end", _REQUEST_SECONDS
+        )
+        self.responses = self._counter(
+            "foredraft_http_responses", "HTTP responses, by route and status", ["path", "status"]
+        )
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self.registry)
+
+    def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, registry=self.registry, buckets=buckets)
+
+
+class RequestMeter:
+    """Watches one request from its start to its end and adds to the metrics."""
+
+    def __init__(self, metrics: Metrics, prompt_tokens: int) -> None:
+        self._metrics = metrics
+        self._began = self._last = time.monotonic()
+        self._decoding = False
+        self._ended = False
+        metrics.waiting.inc()
+        metrics.prompt_tokens.inc(prompt_tokens)
+
+    def delivered(self, commit: Commit, kept: int) -> None:
+        """A commit came, of which the first ``kept`` tokens belong to the answer."""
+        metrics, now = self._metrics, time.monotonic()
+        if not self._decoding:
+            self._decoding = True
+            metrics.waiting.dec()
+            metrics.running.inc()
+            metrics.first_token.observe(now - self._began)
+        else:
+            for _ in range(kept):
+                metrics.between_tokens.observe((now - self._last) / kept)
+        self._last = now
+        metrics.tokens.inc(kept)
+        metrics.steps.inc()
+        metrics.verified.inc(commit.verified)
+        for depth in range(min(commit.accepted, kept)):
+            metrics.accepted.labels(depth + 1).inc()
+
+    def end(self, reason: str) -> None:
+        """Only the first end counts."""
+        if self._ended:
+            return
+        self._ended = True
+        metrics = self._metrics
+        (metrics.running if self._decoding else metrics.waiting).dec()
+        metrics.requests.labels(reason).inc()
+        metrics.latency.observe(time.monotonic() - self._began)
