@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 
 from draft_service.answers import Answer
 from draft_service.drafter import Drafter
+from draft_service.trace import DraftTrace
 from foredraft.wire.codec.draft import Request
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,12 @@ class DraftLoop:
         drafter: Drafter,
         deliver: Callable[[list[Answer]], None],
         fail: Callable[[set[int]], None],
+        trace: DraftTrace | None = None,
     ) -> None:
         self._drafter = drafter
         self._deliver = deliver
         self._fail = fail
+        self._trace = trace
         self._streams: set[int] = set()
         self._inbox: SimpleQueue[tuple[int, Request | StreamEnded] | _Stop] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="draft-engine", daemon=True)
@@ -55,6 +58,9 @@ class DraftLoop:
 
     def post(self, stream: int, message: Request | StreamEnded) -> None:
         """Hand a message to the thread; never blocks."""
+        if self._trace is not None:
+            request = None if isinstance(message, StreamEnded) else message
+            self._trace.received(stream, request)
         self._inbox.put((stream, message))
 
     def stop(self) -> None:
@@ -96,6 +102,8 @@ class DraftLoop:
     def _send(self, answers: list[Answer]) -> None:
         if answers:
             self._deliver(answers)
+            if self._trace is not None:
+                self._trace.drafted(answers)
 
     def _give_up(self) -> None:
         """Drop all sequences: gateways open them again on new streams."""

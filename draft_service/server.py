@@ -19,8 +19,10 @@ from draft_service.drafter import Drafter
 from draft_service.identity import announced, mismatch, read_target
 from draft_service.loop import DraftLoop, StreamEnded
 from draft_service.outbox import Outbox
+from draft_service.trace import DraftTrace
 from foredraft.config import DraftConfig, EngineConfig
 from foredraft.engine.model_config import UnsupportedModel
+from foredraft.telemetry.setup import current_tracer
 from foredraft.v1 import draft_pb2 as pb
 from foredraft.v1 import draft_pb2_grpc
 from foredraft.wire.channel import bind, private_server
@@ -70,7 +72,9 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     def begin(self, engine: Engine) -> None:
         """From now on calls are answered."""
         self._identity = engine.identity
-        self._engine = DraftLoop(engine.drafter, self._deliver, self._fail)
+        tracer = current_tracer()
+        trace = None if tracer is None else DraftTrace(tracer)
+        self._engine = DraftLoop(engine.drafter, self._deliver, self._fail, trace)
         self._engine.start()
 
     async def drain(self) -> None:

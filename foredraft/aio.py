@@ -20,8 +20,9 @@ from foredraft.call import (
     read_text,
     read_timeout,
 )
-from foredraft.errors import cut_short, not_reached, translated
+from foredraft.errors import ForedraftError, cut_short, not_reached, translated
 from foredraft.results import Delta, Model, Result
+from foredraft.telemetry.call import CallSpan
 from foredraft.wire.channel import public_channel
 from foredraft.wire.codec import generate as codec
 from foredraft.wire.peers import generate_stub
@@ -53,8 +54,10 @@ class AsyncClient:
             check_open(self._closed)
             timeout = read_timeout(timeout)
             wire = codec.encode_request(build_request(prompt, messages, model, options))
-            await self._connect(timeout)
-            return codec.decode_result(await self._stub.Generate(wire, timeout=timeout))
+            with CallSpan(chat=messages is not None, model=model) as span:
+                await self._connect(timeout)
+                call = self._stub.Generate(wire, timeout=timeout, metadata=span.metadata)
+                return span.answered(codec.decode_result(await call))
 
     def stream(
         self,
@@ -72,12 +75,14 @@ class AsyncClient:
             request = build_request(prompt, messages, model, options)
             wire = codec.encode_stream_request(request)
 
+        span = CallSpan(chat=messages is not None, model=model)
+
         async def start() -> Any:
             check_open(self._closed)  # it may have been closed before the first read
             await self._connect(timeout)
-            return self._stub.GenerateStream(wire, timeout=timeout)
+            return self._stub.GenerateStream(wire, timeout=timeout, metadata=span.metadata)
 
-        return AsyncStream(start)
+        return AsyncStream(start, span)
 
     async def models(self) -> list[Model]:
         """The models that the server answers with."""
@@ -119,8 +124,9 @@ class AsyncStream:
     the request at the server.
     """
 
-    def __init__(self, start: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, start: Callable[[], Awaitable[Any]], span: CallSpan) -> None:
         self._start = start
+        self._span = span
         self._call: Any = None
         self._metadata: dict[str, Any] = {}
         self._answer = Answer()
@@ -135,6 +141,8 @@ class AsyncStream:
         self._answer.cancel(self._metadata)
         if self._call is not None:
             self._call.cancel()
+        self._span.answered(self._answer.finished())
+        self._span.end()
 
     async def close(self) -> None:
         """As `cancel`."""
@@ -144,6 +152,9 @@ class AsyncStream:
         try:
             while (delta := await self._next()) is not None:
                 yield delta
+        except ForedraftError as error:
+            self._span.end(error)
+            raise
         finally:
             self.cancel()
 

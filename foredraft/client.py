@@ -19,8 +19,9 @@ from foredraft.call import (
     read_text,
     read_timeout,
 )
-from foredraft.errors import cut_short, not_reached, translated
+from foredraft.errors import ForedraftError, cut_short, not_reached, translated
 from foredraft.results import Delta, Model, Result
+from foredraft.telemetry.call import CallSpan
 from foredraft.wire.channel import public_sync_channel
 from foredraft.wire.codec import generate as codec
 from foredraft.wire.peers import generate_stub
@@ -59,12 +60,13 @@ class Client:
             check_open(self._closed)
             timeout = read_timeout(timeout)
             wire = codec.encode_request(build_request(prompt, messages, model, options))
-            self._connect(timeout)
-            call = self._stub.Generate.future(wire, timeout=timeout)
-            try:
-                return codec.decode_result(call.result())
-            finally:
-                call.cancel()
+            with CallSpan(chat=messages is not None, model=model) as span:
+                self._connect(timeout)
+                call = self._stub.Generate.future(wire, timeout=timeout, metadata=span.metadata)
+                try:
+                    return span.answered(codec.decode_result(call.result()))
+                finally:
+                    call.cancel()
 
     def stream(
         self,
@@ -81,8 +83,14 @@ class Client:
             timeout = read_timeout(timeout)
             request = build_request(prompt, messages, model, options)
             wire = codec.encode_stream_request(request)
-        self._connect(timeout)
-        return Stream(self._stub.GenerateStream(wire, timeout=timeout))
+        span = CallSpan(chat=messages is not None, model=model)
+        try:
+            self._connect(timeout)
+            call = self._stub.GenerateStream(wire, timeout=timeout, metadata=span.metadata)
+        except Exception as error:
+            span.end(error)
+            raise
+        return Stream(call, span)
 
     def models(self) -> list[Model]:
         """The models that the server answers with."""
@@ -125,8 +133,9 @@ class Stream:
     request at the server.
     """
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, span: CallSpan) -> None:
         self._call = call
+        self._span = span
         self._answer = Answer()
 
     @property
@@ -141,6 +150,8 @@ class Stream:
             heard = self._call.initial_metadata() if self._answer.started else ()
             self._answer.cancel(dict(heard))
         self._call.cancel()
+        self._span.answered(self._answer.finished())
+        self._span.end()
 
     close = cancel
 
@@ -148,6 +159,9 @@ class Stream:
         try:
             while (delta := self._next()) is not None:
                 yield delta
+        except ForedraftError as error:
+            self._span.end(error)
+            raise
         finally:
             self.cancel()
 

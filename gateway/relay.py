@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from foredraft.config import GatewayConfig
@@ -95,6 +96,7 @@ class Relay:
         self._verify.open(request)
         self._live[request.seq_id] = request
         self._draft.open(request)
+        trace.opened(plan, self.target().model.model_id)
         return request
 
     def close(self, request: Request) -> None:
@@ -118,6 +120,7 @@ class Relay:
             self._stranded.add(request)
 
     def step_done(self, step: StepResult) -> None:
+        arrived = time.perf_counter()
         committed = [
             (request, commit)
             for commit in step.commits
@@ -127,6 +130,7 @@ class Relay:
         self._draft.follow((r, c) for r, c in committed if c.finish is None)
         for request, commit in committed:
             self._deliver(request, commit)
+            request.trace.stepped(step, commit, arrived)
 
     def sequences_failed(self, errors: tuple[SequenceError, ...]) -> None:
         for error in errors:
@@ -208,5 +212,6 @@ class Relay:
         if self._live.pop(request.seq_id, None) is None:
             return
         self._stranded.discard(request)
+        request.trace.finished(request.finish, request.stats())
         self._verify.close(request, tell=at_verify)
         self._draft.close(request)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from foredraft.params import FinishReason
-from foredraft.results import Delta, Result, TokenLogprob, TopLogprob
+from foredraft.results import Delta, Result, Stats, TokenLogprob, TopLogprob
 from foredraft.wire.messages import Commit, OpenSequence, TokenLogprobs
 from gateway.journal import Journal
 from gateway.metrics import RequestMeter
@@ -119,6 +119,10 @@ class Request:
         self._pending_text, self._pending_tokens, self._pending_logprobs = "", [], []
         return delta
 
+    def stats(self) -> Stats:
+        """What was delivered up to now, and what speculation did for it."""
+        return self._tally.stats()
+
     def result(self, whole: Delta, model: str) -> Result:
         """The answer of a finished request; ``whole`` is the sum of its deltas."""
         if self.finish is None:
@@ -129,7 +133,7 @@ class Request:
             finish_reason=self.finish.name.lower(),
             seed=self.plan.params.seed,
             trace_id=self.trace.trace_id,
-            stats=self._tally.stats(),
+            stats=self.stats(),
             logprobs=whole.logprobs,
             model=model,
         )

@@ -9,11 +9,10 @@ from gateway.trace import start_trace
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-def test_a_valid_parent_is_continued():
-    trace = start_trace(f"00-{TRACE}-{SPAN}-00")
-    assert trace.trace_id == TRACE
-    version, trace_id, span_id, flags = trace.parent.split("-")
-    assert (version, trace_id, flags) == ("00", TRACE, "00") and span_id != SPAN
+def test_a_valid_parent_is_passed_on():
+    """Without a span of the gateway's own the workers' spans are the caller's children."""
+    trace = start_trace(f"00-{TRACE}-{SPAN}-01")
+    assert (trace.trace_id, trace.parent) == (TRACE, f"00-{TRACE}-{SPAN}-01")
 
 
 @pytest.mark.parametrize(
@@ -30,4 +29,5 @@ def test_a_valid_parent_is_continued():
 def test_anything_else_is_not(parent):
     first, second = start_trace(parent), start_trace(parent)
     assert first.trace_id != second.trace_id and len(first.trace_id) == 32
-    assert first.trace_id in first.parent
+    assert first.parent.startswith(f"00-{first.trace_id}-")
+    assert first.parent.endswith("-00"), "nobody keeps the span that would be the parent"

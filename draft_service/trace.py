@@ -1,0 +1,112 @@
+"""What the draft worker tells of its work: a span per sequence, and one per round of drafting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from opentelemetry.trace import Link, Tracer
+
+from draft_service.answers import Answer, Drafts
+from foredraft.telemetry import names
+from foredraft.telemetry.batch import record_batch
+from foredraft.telemetry.sequences import Key, TracedSequence, TracedSequences
+from foredraft.wire.codec.draft import Request
+from foredraft.wire.messages import CloseSequences, DraftTimings, NodeGroup, OpenSequences
+
+
+@dataclass(slots=True)
+class _Life(TracedSequence):
+    nodes: int = 0
+    rounds: int = 0
+
+
+class DraftTrace:
+    """Held by a loop only where tracing is on.
+
+    Guesses for a root leave in several messages; all work up to one that completes the guesses of
+    some root is one span.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._lives = TracedSequences(tracer, names.DRAFT_SEQUENCE, _Life)
+        self._work = DraftTimings()
+        self._nodes: dict[Key, tuple[_Life, int]] = {}  # new ones since the span before
+        self._began = 0.0
+
+    def received(self, stream: int, request: Request | None) -> None:
+        """A message of a stream came; None: the stream has ended. Called in the event loop."""
+        match request:
+            case None:
+                self._end(self._lives.of_stream(stream))
+            case OpenSequences(sequences):
+                for opened in sequences:
+                    self._end([(stream, opened.seq_id)])
+                    self._lives.open(stream, opened)
+            case CloseSequences(sequences):
+                self._end((stream, close.seq_id) for close in sequences)
+
+    def drafted(self, answers: list[Answer]) -> None:
+        """Work was done for all of ``answers`` together, which share its timings."""
+        drafts = [(a.stream, a.content) for a in answers if isinstance(a.content, Drafts)]
+        if not drafts or not len(self._lives):
+            return
+        now = time.perf_counter()
+        done = drafts[0][1].timings
+        if not self._nodes:
+            self._began = now - (done.suffix_us + done.model_us) / 1e6
+        self._work = _sum(self._work, done)
+        groups = [
+            (stream, group)
+            for stream, content in drafts
+            for batch in content.batches.values()
+            for group in batch.groups
+        ]
+        for stream, group in groups:
+            self._count(stream, group)
+        if any(group.complete for _, group in groups):
+            self._record(now)
+
+    def _count(self, stream: int, group: NodeGroup) -> None:
+        key = stream, group.seq_id
+        life = self._lives.find(key, group.incarnation)
+        if life is not None:
+            life.nodes += len(group.tokens)
+            life.rounds += group.complete
+            before = self._nodes.get(key, (life, 0))[1]
+            self._nodes[key] = life, before + len(group.tokens)
+
+    def _record(self, now: float) -> None:
+        work, self._work = self._work, DraftTimings()
+        served, self._nodes = list(self._nodes.values()), {}
+        if not served:
+            return
+        links = [Link(life.request, {names.LINK_NODES: nodes}) for life, nodes in served]
+        attributes = {
+            names.SEQUENCES: len(served),
+            names.NODES: sum(nodes for _, nodes in served),
+            names.SUFFIX_US: work.suffix_us,
+            names.MODEL_US: work.model_us,
+            names.PASSES: work.model_passes,
+        }
+        now_ns = time.time_ns()
+        began_ns = now_ns - round((now - self._began) * 1e9)
+        record_batch(self._tracer, names.DRAFT_WORK, links, began_ns, now_ns, attributes)
+
+    def _end(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            life = self._lives.pop(key)
+            if life is not None:
+                life.span.set_attributes({names.NODES: life.nodes, names.ROUNDS: life.rounds})
+                life.span.end()
+
+
+def _sum(first: DraftTimings, second: DraftTimings) -> DraftTimings:
+    return replace(
+        first,
+        suffix_us=first.suffix_us + second.suffix_us,
+        model_us=first.model_us + second.model_us,
+        model_passes=first.model_passes + second.model_passes,
+    )

@@ -1,0 +1,146 @@
+"""What the verify worker tells of its work: a span per sequence, and one per step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from opentelemetry.trace import Link, Tracer
+
+from foredraft.telemetry import names
+from foredraft.telemetry.batch import record_batch
+from foredraft.telemetry.sequences import Key, TracedSequence, TracedSequences
+from foredraft.wire.codec.verify import Request
+from foredraft.wire.messages import CloseSequences, Commit, OpenSequences, StepTimings, VerifyBudget
+
+
+@dataclass(slots=True)
+class _Life(TracedSequence):
+    """Where the engine thread's seconds went while the sequence was open."""
+
+    prefill: float = 0.0
+    held: float = 0.0
+    verify: float = 0.0
+    others: float = 0.0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step as its span shows it; ``commits`` are those of all streams."""
+
+    number: int
+    timings: StepTimings
+    commits: Sequence[tuple[Key, Commit]]
+    rows: int
+    budget: VerifyBudget
+    hold_limit_us: int
+    waited_for: int
+
+
+class StepTrace:
+    """Held by a loop only where tracing is on."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._lives = TracedSequences(tracer, names.VERIFY_SEQUENCE, _Life)
+
+    def received(self, stream: int, request: Request | None) -> None:
+        """A message of a stream came; None: the stream has ended. Called in the event loop."""
+        match request:
+            case None:
+                self.ended(self._lives.of_stream(stream))
+            case OpenSequences(sequences):
+                for opened in sequences:
+                    self.ended([(stream, opened.seq_id)])
+                    self._lives.open(stream, opened)
+            case CloseSequences(sequences):
+                self.ended((stream, close.seq_id) for close in sequences)
+
+    def prefilled(self, key: Key, began: float, ready: bool) -> None:
+        """A chunk of a prompt was run since ``began``; ``ready``: it was the last one."""
+        now = time.perf_counter()
+        for life in self._lives.all():
+            if (key[0], life.opened.seq_id) != key:
+                life.others += now - max(began, life.began)
+            else:
+                life.prefill += now - began
+                if ready:
+                    life.span.add_event(names.PREFILLED)
+
+    def stepped(self, began: float, step: Step) -> None:
+        """A step was made since ``began``, the time for which it was held not included."""
+        if not len(self._lives):
+            return
+        now = time.perf_counter()
+        now_ns = time.time_ns()
+        links = []
+        served = set()
+        for key, commit in step.commits:
+            life = self._lives.find(key, commit.incarnation)
+            if life is not None:
+                served.add(id(life))
+                life.steps += 1
+                life.verify += now - began
+                life.held += step.timings.held_us / 1e6
+                links.append(Link(life.request, _share(commit)))
+        began_held = began - step.timings.held_us / 1e6
+        for life in self._lives.all():
+            if id(life) not in served:
+                life.others += max(0.0, now - max(began_held, life.began))
+        if links:
+            began_ns = now_ns - round((now - began_held) * 1e9)
+            record_batch(
+                self._tracer, names.VERIFY_STEP, links, began_ns, now_ns, _attributes(step)
+            )
+        self.ended(key for key, commit in step.commits if commit.finish is not None)
+
+    def ended(self, keys: Iterable[Key]) -> None:
+        """Sequences that live no more; harmless for those that never did."""
+        for key in keys:
+            life = self._lives.pop(key)
+            if life is not None:
+                life.span.set_attributes(
+                    {
+                        names.PROMPT_TOKENS: len(life.opened.prompt),
+                        names.STEPS: life.steps,
+                        names.PREFILL_US: _us(life.prefill),
+                        names.HELD_US: _us(life.held),
+                        names.VERIFY_US: _us(life.verify),
+                        names.OTHERS_US: _us(life.others),
+                    }
+                )
+                life.span.end()
+
+
+def _share(commit: Commit) -> dict[str, int]:
+    return {
+        names.LINK_TOKENS: len(commit.tokens),
+        names.LINK_NODES: commit.verified,
+        names.LINK_ACCEPTED: commit.accepted,
+    }
+
+
+def _attributes(step: Step) -> dict[str, str | int | bool]:
+    timings, budget = step.timings, step.budget
+    return {
+        names.STEP_INDEX: step.number,
+        names.SEQUENCES: len(step.commits),
+        names.ROWS: step.rows,
+        names.NODES: step.rows - len(step.commits),
+        names.HELD_US: timings.held_us,
+        names.PREPARE_US: timings.prepare_us,
+        names.FORWARD_US: timings.forward_us,
+        names.SAMPLE_US: timings.sample_us,
+        names.COMMIT_US: timings.commit_us,
+        names.SCHEDULE: budget.schedule.name.lower(),
+        names.MAX_NODES: budget.max_nodes,
+        names.DRAFTING: budget.drafting,
+        names.HOLD_LIMIT_US: step.hold_limit_us,
+        names.WAITED_FOR: step.waited_for,
+    }
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1e6)
