@@ -100,6 +100,15 @@ def address_list(text: str) -> tuple[str, ...]:
     return addresses
 
 
+def host_and_port(text: str) -> str:
+    """How argparse reads an address of TCP."""
+    host, _, port = text.rpartition(":")
+    if not host:
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT, not {text!r}")
+    port_number(port)
+    return text
+
+
 def read_speculation(name: str, draft: str) -> Speculation:
     """Refuses a mode that the other flags make impossible."""
     mode = Speculation[name.upper()]

@@ -19,9 +19,11 @@ from foredraft.cli.options import (
     address_list,
     find_draft,
     find_model,
+    host_and_port,
     number_in,
     positive_int,
 )
+from foredraft.cli.tracing import add_trace_file_flag, tracing_config
 from foredraft.config import (
     DTYPES,
     RESUME_SECONDS,
@@ -33,6 +35,7 @@ from foredraft.config import (
 from foredraft.engine.model_config import UnsupportedModel
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import Range, Schedule, Speculation
+from foredraft.telemetry.setup import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,12 @@ def _add_gateway(roles: Subparsers) -> None:
     parser = _add_role(roles, "gateway", "the public door", _gateway_config)
     parser.add_argument("--grpc-listen", metavar="HOST:PORT", required=True, help="listen here")
     parser.add_argument(
+        "--http-listen",
+        metavar="HOST:PORT",
+        type=host_and_port,
+        help="answer OpenAI's protocol here, too",
+    )
+    parser.add_argument(
         "--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="whose tokenizer to use"
     )
     parser.add_argument(
@@ -101,6 +110,7 @@ def _add_role(
         "--exit-with-parent", action="store_true", help="end when standard input is closed"
     )
     add_log_level_flag(parser)
+    add_trace_file_flag(parser)
     return parser
 
 
@@ -164,6 +174,7 @@ def _gateway_config(args: argparse.Namespace) -> GatewayConfig:
         max_hold_us=args.max_hold_us,
         schedule=Schedule[args.schedule.upper()],
         resume_seconds=args.resume_seconds,
+        http_listen=args.http_listen,
     )
 
 
@@ -184,9 +195,11 @@ def _run(args: argparse.Namespace) -> int:
 
         end_with_parent()
     config = args.make_config(args)
+    spans = tracing_config(args.trace_file)
     serve = _load_serve(args.role)
     try:
-        asyncio.run(serve(config))
+        with tracing(args.role, spans):
+            asyncio.run(serve(config))
     except UnsupportedModel as error:
         raise CommandError(f"{args.role} failed: {error}") from error
     except Exception as error:

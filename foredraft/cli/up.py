@@ -16,6 +16,7 @@ from foredraft.cli.options import (
     port_number,
     read_speculation,
 )
+from foredraft.cli.tracing import add_trace_file_flag, tracing_config
 from foredraft.cli.until_signal import run_until_signal
 from foredraft.config import StackConfig
 from foredraft.params import Schedule, Unsupported
@@ -34,7 +35,12 @@ def add_parser(subparsers: Subparsers) -> None:
         default=DEFAULT_GRPC_PORT,
         help="listen here; 0 is any free port",
     )
-    parser.add_argument("--http-port", metavar="M", type=port_number, help="not supported yet")
+    parser.add_argument(
+        "--http-port",
+        metavar="M",
+        type=port_number,
+        help="answer OpenAI's protocol here, too, on the same host; 0 is any free port",
+    )
     add_model_flags(parser)
     parser.add_argument(
         "--restart", choices=("on", "off"), default="on", help="start a process that died again"
@@ -47,19 +53,20 @@ def add_parser(subparsers: Subparsers) -> None:
         "than they pay; held and free are not supported yet",
     )
     add_log_level_flag(parser)
+    add_trace_file_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.http_port is not None:
-        raise Unsupported("--http-port")
     if args.schedule in _LATER_SCHEDULES:
         raise Unsupported(f"--schedule {args.schedule}")
     configure_logging("supervisor", args.log_level)
     config = dataclasses.replace(
         stack_config(args, args.grpc_host, args.grpc_port),
         restart=args.restart == "on",
+        http_port=args.http_port,
         schedule=Schedule[args.schedule.upper()],
         log_level=args.log_level,
+        trace_file=tracing_config(args.trace_file).file,
     )
     return run_until_signal(_serve(config), interrupted=0)
 
@@ -86,7 +93,7 @@ async def _serve(config: StackConfig) -> int:
         async with running_stack(config) as stack:
             print(*(f"{name} pid={pid}" for name, pid in stack.pids().items()), flush=True)
             await stack.ready()
-            print(f"ready grpc={stack.address}", flush=True)
+            print(*("ready", *(f"{door}={at}" for door, at in stack.doors().items())), flush=True)
             await stack.failure()
     except StackError as error:
         raise CommandError(str(error)) from error

@@ -24,11 +24,15 @@ def share_cores(cores: int, drafting_model: bool) -> Threads:
     return Threads(verify=max(1, cores - 1) if drafting_model else cores, draft=1)
 
 
-def make_children(config: StackConfig, grpc_address: str, directory: Path) -> list[Child]:
+def make_children(
+    config: StackConfig, grpc_address: str, directory: Path, http_address: str | None = None
+) -> list[Child]:
     """Draft, verify and gateway; the workers listen on sockets in the private ``directory``."""
     verify, draft = f"unix:{directory}/verify.sock", f"unix:{directory}/draft.sock"
     threads = share_cores(usable_cores(), config.draft is not None)
     common = ["--max-nodes", str(config.max_nodes), "--log-level", config.log_level]
+    if config.trace_file is not None:
+        common += ["--trace-file", str(config.trace_file)]
     draft_arguments = ["--listen", draft, "--target", str(config.model), *common]
     if config.draft is not None:
         draft_arguments += ["--model", str(config.draft), "--dtype", config.dtype]
@@ -36,6 +40,8 @@ def make_children(config: StackConfig, grpc_address: str, directory: Path) -> li
     verify_arguments += ["--dtype", config.dtype]
     gateway_arguments = ["--grpc-listen", grpc_address, "--model", str(config.model), *common]
     gateway_arguments += ["--verify", verify, "--draft", draft]
+    if http_address is not None:
+        gateway_arguments += ["--http-listen", http_address]
     gateway_arguments += ["--speculation", config.speculation.name.lower()]
     gateway_arguments += ["--schedule", config.schedule.name.lower()]
     if not config.restart:

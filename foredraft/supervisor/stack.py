@@ -32,13 +32,12 @@ class StackError(RuntimeError):
 @contextlib.asynccontextmanager
 async def running_stack(config: StackConfig) -> AsyncIterator[Stack]:
     """Start the processes (``ready`` waits for them) and stop them at the end, whatever happens."""
-    try:
-        port = claim_port(config.grpc_host, config.grpc_port)
-    except OSError as error:
-        wanted = join_address(config.grpc_host, config.grpc_port)
-        raise StackError(f"cannot listen on {wanted}: {error.strerror}") from error
+    grpc_port = _claim(config.grpc_host, config.grpc_port)
+    http_port = None if config.http_port is None else _claim(config.grpc_host, config.http_port)
+    if grpc_port == http_port:
+        raise StackError(f"gRPC and HTTP cannot both listen on port {grpc_port}")
     with tempfile.TemporaryDirectory(prefix="foredraft-") as directory:
-        stack = Stack(config, port, Path(directory))
+        stack = Stack(config, grpc_port, http_port, Path(directory))
         try:
             await stack.start()
             yield stack
@@ -46,14 +45,27 @@ async def running_stack(config: StackConfig) -> AsyncIterator[Stack]:
             await stack.stop()
 
 
+def _claim(host: str, port: int) -> int:
+    try:
+        return claim_port(host, port)
+    except OSError as error:
+        wanted = join_address(host, port)
+        raise StackError(f"cannot listen on {wanted}: {error.strerror}") from error
+
+
 class Stack:
     """Made by ``running_stack``."""
 
-    def __init__(self, config: StackConfig, port: int, directory: Path) -> None:
-        self.address = join_address(config.grpc_host, port)
-        self.local_address = local_address(config.grpc_host, port)
+    def __init__(
+        self, config: StackConfig, grpc_port: int, http_port: int | None, directory: Path
+    ) -> None:
+        self.address = join_address(config.grpc_host, grpc_port)
+        self.local_address = local_address(config.grpc_host, grpc_port)
+        self.http_address: str | None = None
+        if http_port is not None:
+            self.http_address = join_address(config.grpc_host, http_port)
         self._restart = config.restart
-        self._children = make_children(config, self.address, directory)
+        self._children = make_children(config, self.address, directory, self.http_address)
         self._ready = False
         self._watchers: list[asyncio.Task[None]] = []
         self._failed = asyncio.get_running_loop().create_future()
@@ -65,6 +77,11 @@ class Stack:
 
     def pids(self) -> dict[str, int]:
         return {child.name: child.pid for child in self._children}
+
+    def doors(self) -> dict[str, str]:
+        """The addresses that clients use, by protocol."""
+        http = {} if self.http_address is None else {"http": self.http_address}
+        return {"grpc": self.address, **http}
 
     async def ready(self) -> None:
         """Wait until requests are answered.

@@ -26,7 +26,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["up", "--http-port", "8000"], "--http-port is not supported"),
+        (["up", "--http-port", "x"], "--http-port: must be a whole number from 0 to 65535"),
+        (["serve", "gateway", "--http-listen", "8000"], "--http-listen: must be HOST:PORT"),
         (["up", "--schedule", "held"], "--schedule held is not supported"),
         (["up", "--schedule", "free"], "--schedule free is not supported"),
         (["up", "--schedule", "later"], "argument --schedule: invalid choice"),
