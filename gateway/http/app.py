@@ -14,7 +14,7 @@ from gateway.http.generation import Generation
 from gateway.http.health import HealthEndpoint
 from gateway.http.models import Models
 from gateway.http.tokenize import Tokenize
-from gateway.http.tracing import name_trace, start_traces
+from gateway.http.tracing import name_trace
 from gateway.intake import Intake
 from gateway.metrics import Metrics
 from gateway.plan import Planner
@@ -34,7 +34,7 @@ def make_app(
     """
     app = web.Application(
         client_max_size=MAX_MESSAGE_BYTES,
-        middlewares=[start_traces, errors_to_responses, *guards],
+        middlewares=[errors_to_responses, *guards],
     )
     generation = Generation(intake, tokenizer)
     models = Models(intake)

@@ -16,7 +16,7 @@ from gateway.http.errors import HttpFault
 from gateway.http.fields import Fields, read_body
 from gateway.http.options import Asked
 from gateway.http.sse import send_events
-from gateway.http.tracing import trace_of
+from gateway.http.tracing import begin_trace
 from gateway.intake import Intake
 from gateway.tokenizer import Tokenizer
 
@@ -40,9 +40,10 @@ class Generation:
         read: Callable[[Fields], Asked],
         make: type[CompletionAnswer] | type[ChatAnswer],
     ) -> web.StreamResponse:
+        trace = begin_trace(request)
         asked = read(await read_body(request))
         model_id = check_model(asked.model, self._intake.model())
-        running = self._intake.running(asked.requests, trace_of(request), asked.choices)
+        running = self._intake.running(asked.requests, trace, asked.choices)
         async with running as requests:
             answer: Answer = make(asked, requests, model_id, self._tokenizer)
             if asked.streaming.on:

@@ -46,7 +46,9 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The code that each process runs instead of a service; change it before the start."""
     codes = {"draft": WORKER, "verify": WORKER, "gateway": GATEWAY}
 
-    def stand_ins(config: StackConfig, address: str, directory: Path) -> list[Child]:
+    def stand_ins(
+        config: StackConfig, address: str, directory: Path, http_address: str | None
+    ) -> list[Child]:
         return [
             Child(name, [sys.executable, "-c", code, address], dict(os.environ))
             for name, code in codes.items()
@@ -157,11 +159,12 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
         dtype="float32",
         max_nodes=9,
     )
-    make_children(wanted, "0.0.0.0:1234", tmp_path)
+    make_children(wanted, "0.0.0.0:1234", tmp_path, "0.0.0.0:1235")
 
     parsed = {name: build_parser().parse_args(c[3:]) for name, c in commands.items()}
     assert all(args.exit_with_parent and args.max_nodes == 9 for args in parsed.values())
     assert parsed["gateway"].grpc_listen == "0.0.0.0:1234"
+    assert parsed["gateway"].http_listen == "0.0.0.0:1235"
     assert parsed["gateway"].speculation == "model"
     assert parsed["gateway"].verify == (parsed["verify"].listen,)
     assert parsed["gateway"].draft == (parsed["draft"].listen,)
