@@ -2,19 +2,20 @@
 
 Synchronous and single-threaded; `DraftLoop` runs it beside the event loop. One call of `draft`
 does one piece of work, so that commits which came in meanwhile re-root the trees between pieces.
-After the first complete answer for a root a sequence rests until its next commit.
+After the first complete answer for a root a sequence rests until its next commit, or drafts ahead.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import grpc
 
 from draft_service.answers import Answer, WorkClock, collect
-from draft_service.expansion import choose_evaluations, frontier, grow
+from draft_service.expansion import Frontier, choose_evaluations, frontier, grow
 from draft_service.sequence import DraftSequence, Key
 from foredraft.params import InvalidField, check_tokens
 from foredraft.policy.calibration import Calibration
@@ -54,7 +55,8 @@ class Drafter:
         self._budgets: dict[int, DraftBudget] = {}  # by stream
         self._sequences: dict[Key, DraftSequence] = {}
         self._fresh: dict[Key, DraftSequence] = {}  # not grown since their last commit
-        self._working: dict[Key, list[tuple[float, int]]] = {}  # frontiers for the model
+        self._working: dict[Key, Frontier] = {}  # frontiers for the model
+        self._ahead: dict[Key, Frontier] = {}  # the same, after a complete answer
         self._lagging: dict[Key, DraftSequence] = {}  # to be prefilled in the background
         self._due: dict[Key, DraftSequence] = {}  # have something to send
         self._chunk_next = False
@@ -66,7 +68,7 @@ class Drafter:
     @property
     def busy(self) -> bool:
         """True while `draft` has something to do."""
-        return bool(self._fresh or self._working or self._lagging or self._due)
+        return bool(self._fresh or self._working or self._ahead or self._lagging or self._due)
 
     def handle(self, stream: int, request: Request) -> list[Answer]:
         """Take in one message; what cannot be followed is answered per sequence."""
@@ -96,7 +98,7 @@ class Drafter:
         """Do one piece of work: all suffix lookups that wait, or one pass of the model."""
         if self._fresh:
             self._ask_suffixes()
-        elif self._model is not None and (self._working or self._lagging):
+        elif self._model is not None and (self._working or self._ahead or self._lagging):
             try:
                 self._run(self._model)
             except Exception:
@@ -147,8 +149,8 @@ class Drafter:
             moves = sequence.commit(new)
             if self._model is not None:
                 self._model.move(sequence, moves)
-            self._working.pop(sequence.key, None)
-            self._due.pop(sequence.key, None)
+            for index in (self._working, self._ahead, self._due):
+                index.pop(sequence.key, None)
             self._fresh[sequence.key] = sequence
         if commit.orphans:
             sequence.resend(commit.orphans)
@@ -162,7 +164,8 @@ class Drafter:
         return sequence
 
     def _close(self, sequence: DraftSequence) -> None:
-        for index in (self._sequences, self._fresh, self._working, self._lagging, self._due):
+        work = (self._fresh, self._working, self._ahead, self._lagging, self._due)
+        for index in (self._sequences, *work):
             index.pop(sequence.key, None)
         if self._model is not None:
             self._model.release(sequence)
@@ -179,18 +182,18 @@ class Drafter:
         self._clock.suffix += perf_counter() - started
 
     def _run(self, model: ModelDrafter) -> None:
-        """One pass over frontiers or one chunk of prefill, in turns if both wait."""
+        """One pass over frontiers or one chunk of prefill, in turns; drafting ahead can wait."""
         started = perf_counter()
         if self._lagging and (self._chunk_next or not self._working):
             self._catch_up(model)
         else:
-            self._extend(model)
+            self._extend(model, self._working or self._ahead)
         self._chunk_next = not self._chunk_next
         self._clock.model += perf_counter() - started
         self._clock.passes += 1
 
-    def _extend(self, model: ModelDrafter) -> None:
-        frontiers = [(self._sequences[key], nodes) for key, nodes in self._working.items()]
+    def _extend(self, model: ModelDrafter, waiting: dict[Key, Frontier]) -> None:
+        frontiers = [(self._sequences[key], nodes) for key, nodes in waiting.items()]
         evaluations = choose_evaluations(frontiers)
         model.evaluate(evaluations)
         for evaluation in evaluations:
@@ -207,21 +210,30 @@ class Drafter:
                 self._lagging[key] = sequence
 
     def _grow(self, sequence: DraftSequence) -> None:
-        """Make nodes of what is known now; decide whether the model goes on with them."""
+        """Make nodes of what is known now; decide whether the model goes on with them.
+
+        With nothing more to do above the budget's threshold the answer is complete. Then the model
+        drafts ahead, above a lower one, if the budget has one: what the target may come to next.
+        """
         budget = self._budget(sequence)
-        grow(sequence, budget)
-        nodes = [] if self._model is None else self._frontier(self._model, sequence, budget)
-        if nodes:
-            self._working[sequence.key] = nodes
-        else:
-            self._working.pop(sequence.key, None)
-            sequence.answered = True
-        if sequence.answered or (sequence.has_unsent() and _time_to_send(sequence.passes)):
+        if not sequence.answered:
+            nodes = self._grow_above(sequence, budget)
+            _note(self._working, sequence, nodes)
+            sequence.answered = not nodes
+        if sequence.answered and self._model is not None and budget.ahead_survival > 0.0:
+            ahead = replace(budget, min_survival=budget.ahead_survival)
+            _note(self._ahead, sequence, self._grow_above(sequence, ahead))
+        news = sequence.has_unsent() and _time_to_send(sequence.passes)
+        if news or (sequence.answered and not sequence.announced):
             self._due[sequence.key] = sequence
+
+    def _grow_above(self, sequence: DraftSequence, budget: DraftBudget) -> Frontier:
+        grow(sequence, budget)
+        return [] if self._model is None else self._frontier(self._model, sequence, budget)
 
     def _frontier(
         self, model: ModelDrafter, sequence: DraftSequence, budget: DraftBudget
-    ) -> list[tuple[float, int]]:
+    ) -> Frontier:
         """What the model shall look at now; a sequence that lags far behind is not waited for."""
         if not model.can_follow(sequence):
             return []
@@ -241,6 +253,7 @@ class Drafter:
         for sequence in self._sequences.values():
             model.release(sequence)
         self._working.clear()
+        self._ahead.clear()
         self._lagging.clear()
 
     def _flush(self) -> list[Answer]:
@@ -250,6 +263,13 @@ class Drafter:
         due, self._due = self._due, {}
         timings, self._clock = self._clock.timings(), WorkClock()
         return collect(due.values(), timings)
+
+
+def _note(waiting: dict[Key, Frontier], sequence: DraftSequence, nodes: Frontier) -> None:
+    if nodes:
+        waiting[sequence.key] = nodes
+    else:
+        waiting.pop(sequence.key, None)
 
 
 def _time_to_send(passes: int) -> bool:

@@ -26,6 +26,9 @@ class Evaluation:
     nodes: tuple[int, ...]
 
 
+Frontier = list[tuple[float, int]]  # (worth, node id), best first
+
+
 def grow(sequence: DraftSequence, budget: DraftBudget) -> None:
     """Make nodes of all options that survive well enough, best first."""
     tree = sequence.tree
@@ -57,8 +60,8 @@ def grow(sequence: DraftSequence, budget: DraftBudget) -> None:
             push_options(node_id)
 
 
-def frontier(sequence: DraftSequence, budget: DraftBudget) -> list[tuple[float, int]]:
-    """Nodes that the draft model has not seen and should, as (worth, node id), best first.
+def frontier(sequence: DraftSequence, budget: DraftBudget) -> Frontier:
+    """Nodes that the draft model has not seen and should.
 
     A node is worth the probability that the target gets there and then leaves the tree.
     """
@@ -78,7 +81,7 @@ def frontier(sequence: DraftSequence, budget: DraftBudget) -> list[tuple[float, 
 
 
 def choose_evaluations(
-    frontiers: Sequence[tuple[DraftSequence, list[tuple[float, int]]]],
+    frontiers: Sequence[tuple[DraftSequence, Frontier]],
 ) -> list[Evaluation]:
     """The rows of one pass: the best frontier nodes over all sequences, and their ancestors."""
     ranked = sorted(

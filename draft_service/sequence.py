@@ -37,7 +37,11 @@ class Option:
 
 
 class DraftSequence:
-    """State of one sequence. ``answered``: all nodes below the root are found and sent."""
+    """State of one sequence.
+
+    answered: all nodes below the root that are likely enough are found.
+    announced: the verifier was told so.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class DraftSequence:
         self.options: dict[int, list[Option]] = {}  # by parent, in the tree or not
         self.evaluated: set[int] = set()  # nodes whose options the draft model has given
         self.answered = False
+        self.announced = False
         self.passes = 0  # of the draft model since the last commit
         self.kv: DraftKV | None = None
         self.wants_model = opened.speculation in (Speculation.MODEL, Speculation.AUTO)
@@ -105,6 +110,7 @@ class DraftSequence:
             self._cache.append(tokens)
         self._forget()
         self.answered = False
+        self.announced = False
         self.passes = 0
         return [] if self.kv is None else self.kv.commit(path, before, self.tree.nodes)
 
@@ -154,6 +160,7 @@ class DraftSequence:
         """The nodes that were not sent yet, parents before children."""
         nodes = [self.tree.nodes[node_id] for node_id in self._unsent]
         self._unsent = []
+        self.announced = self.answered
         return NodeGroup(
             seq_id=self.opened.seq_id,
             incarnation=self.opened.incarnation,

@@ -118,11 +118,14 @@ class Speculation(IntEnum):
 class Schedule(IntEnum):
     """When a step of the target starts. Values equal those on the wire.
 
-    AUTO waits for guesses no longer than they have been worth; SERIAL until they are complete.
+    AUTO waits for guesses no longer than they have been worth, SERIAL until they are complete,
+    HELD for a share of a step whether that has paid or not, FREE never.
     """
 
     AUTO = 1
     SERIAL = 2
+    HELD = 3
+    FREE = 4
 
 
 class FinishReason(IntEnum):

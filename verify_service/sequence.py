@@ -70,6 +70,10 @@ class VerifySequence:
     def speculates(self) -> bool:
         return self.opened.speculation is not Speculation.OFF
 
+    def awaits_drafts(self) -> bool:
+        """True until the drafter is done below the current root."""
+        return self.speculates and not self.drafted
+
     @property
     def useful_depth(self) -> int:
         """Deepest node whose acceptance could still be delivered with a token after it."""

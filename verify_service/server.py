@@ -15,6 +15,7 @@ import grpc
 
 from foredraft.config import VerifyConfig
 from foredraft.engine.runner import ModelRunner
+from foredraft.telemetry.setup import current_tracer
 from foredraft.v1 import verify_pb2, verify_pb2_grpc
 from foredraft.wire.channel import bind, private_server
 from foredraft.wire.codec import verify as codec
@@ -27,12 +28,13 @@ from verify_service.profile import profile_steps
 from verify_service.reservations import Reservations
 from verify_service.scheduler import Scheduler
 from verify_service.step_loop import Arrival, StepLoop
+from verify_service.trace import StepTrace
 
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.25
 
-Outbox = asyncio.Queue[codec.Response | None]
+Outbox = asyncio.Queue[codec.Response | Exception | None]  # the last two end the stream
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -47,6 +49,8 @@ class Worker:
         self._steps: StepLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
+        tracer = current_tracer()
+        self._trace = None if tracer is None else StepTrace(tracer)
         self.identity: WorkerIdentity | None = None
 
     async def run(self, health: Health) -> None:
@@ -89,6 +93,8 @@ class Worker:
         """Hand a message of a stream to the engine; None: the stream has ended."""
         if request is None:
             self._outboxes.pop(stream, None)
+        if self._trace is not None:
+            self._trace.received(stream, request)
         if self._steps is not None:
             self._steps.inbox.put(Arrival(stream, request))
 
@@ -122,7 +128,7 @@ class Worker:
             self._steps = self._load()
             self._tell(loaded, None)
             if not self._stopping:
-                self._steps.serial()
+                self._steps.run()
         except BaseException as error:
             self._tell(ended, error)
         else:
@@ -151,7 +157,7 @@ class Worker:
         )
         self.identity = WorkerIdentity(runner.info, limits)
         scheduler = Scheduler(Reservations(runner.kv, runner.scrub), runner.info, limits)
-        return StepLoop(runner, scheduler, cost, self._publish)
+        return StepLoop(runner, scheduler, cost, self._publish, self._trace)
 
     def _publish(self, stream: int, response: codec.Response) -> None:
         """Called by the engine thread."""
@@ -181,6 +187,8 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         reader = asyncio.create_task(self._read(stream, outbox, request_iterator))
         try:
             while (response := await outbox.get()) is not None:
+                if isinstance(response, Exception):
+                    raise response
                 yield codec.encode_response(response)
         finally:
             reader.cancel()
@@ -189,19 +197,29 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     async def _read(
         self, stream: int, outbox: Outbox, requests: AsyncIterator[verify_pb2.VerifyRequest]
     ) -> None:
-        async for wire in requests:
-            try:
-                request, errors = codec.decode_request(wire)
-            except BadMessage as bad:
-                # Guesses are relayed unread, so a bad drafter must not end the target's stream.
-                log.warning("a message was dropped: %s", bad)
-                continue
-            if errors and isinstance(request, NodeBatch):
-                log.warning("guesses of %d sequences were dropped: %s", len(errors), errors[0])
-            elif errors:
-                outbox.put_nowait(SequenceErrors(errors))
-            self._worker.send(stream, request)
-        outbox.put_nowait(None)
+        try:
+            async for wire in requests:
+                self._take(stream, outbox, wire)
+        except Exception as error:
+            outbox.put_nowait(error)
+        else:
+            outbox.put_nowait(None)
+
+    def _take(self, stream: int, outbox: Outbox, wire: verify_pb2.VerifyRequest) -> None:
+        """Raises BadMessage, which ends the stream: its two ends no longer agree on what is open."""
+        try:
+            request, errors = codec.decode_request(wire)
+        except BadMessage as bad:
+            if wire.WhichOneof("message") != "nodes":
+                raise
+            # Guesses are relayed unread, so a bad drafter must not end the target's stream.
+            log.warning("guesses were dropped: %s", bad)
+            return
+        if errors and isinstance(request, NodeBatch):
+            log.warning("guesses of %d sequences were dropped: %s", len(errors), errors[0])
+        elif errors:
+            outbox.put_nowait(SequenceErrors(errors))
+        self._worker.send(stream, request)
 
 
 async def serve(config: VerifyConfig) -> None:

@@ -22,12 +22,14 @@ from foredraft.wire.messages import (
     SequenceError,
     SequenceErrors,
     StepResult,
+    StepTimings,
     VerifyBudget,
 )
 from verify_service.pulse import Pulse
 from verify_service.scheduler import Refused, Scheduler
 from verify_service.sequence import Key, VerifySequence
 from verify_service.step import Outcome, run, select
+from verify_service.trace import Step, StepTrace
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class _Hold:
 
     microseconds: int = 0
     waited_for: frozenset[Key] = frozenset()
+    limit_us: int = 0
 
 
 class StepLoop:
@@ -60,6 +63,7 @@ class StepLoop:
         scheduler: Scheduler,
         cost: StepCost,
         publish: Callable[[int, Response], None],
+        trace: StepTrace | None = None,
     ) -> None:
         self.inbox: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
         self.pulse = Pulse()
@@ -67,6 +71,7 @@ class StepLoop:
         self._scheduler = scheduler
         self._cost = cost
         self._publish = publish
+        self._trace = trace
         self._budget = VerifyBudget(max_nodes=0, max_hold_us=0, drafting=False)
         self._hold = HoldState()
         self._steps = 0
@@ -78,17 +83,36 @@ class StepLoop:
         """End the loop after the current step; callable from any thread."""
         self.inbox.put(None)
 
-    def serial(self) -> None:
-        """Draft, then verify: a step waits, within its hold, for the guesses of this root."""
+    def run(self) -> None:
+        """Until stopped: the loop that the budget's schedule asks for."""
         while not self._stopping:
-            self._take_arrivals()
-            self._scheduler.admit()
-            if (sequence := self._scheduler.next_prefill()) is not None:
-                self._began = None
-                self._prefill(sequence)
-            if self._scheduler.ready():
-                held = self._hold_for_guesses()
-                self._step(held)
+            if self._budget.schedule is Schedule.SERIAL:
+                self.serial()
+            else:
+                self.overlapped()
+
+    def serial(self) -> None:
+        """Draft, then verify: a step waits for complete guesses of its very roots."""
+        self._prepare()
+        held = self._hold_for_guesses(VerifySequence.awaits_drafts)
+        self._step(held)
+
+    def overlapped(self) -> None:
+        """The drafter works on while the target steps: what a hit has left is verified at once.
+
+        A step that has too little to verify is held, but only for as long as that pays.
+        """
+        self._prepare()
+        held = self._hold_for_guesses(_lacks_guesses)
+        self._step(held)
+
+    def _prepare(self) -> None:
+        """Take what came, start what fits, run at most one chunk of one prompt."""
+        self._take_arrivals()
+        self._scheduler.admit()
+        if (sequence := self._scheduler.next_prefill()) is not None:
+            self._began = None
+            self._prefill(sequence)
 
     def _step(self, held: _Hold) -> None:
         started = time.perf_counter()
@@ -108,7 +132,8 @@ class StepLoop:
         for outcome in outcomes:
             if outcome.commit is None or outcome.commit.finish is not None:
                 self._scheduler.finish(outcome.sequence)
-        self._learn(outcomes, held, sum(len(tree.tokens) for tree in trees))
+        rows = sum(len(tree.tokens) for tree in trees)
+        self._learn(outcomes, held, rows)
         self._steps += 1
         for stream in {outcome.sequence.stream for outcome in outcomes}:
             mine = [outcome for outcome in outcomes if outcome.sequence.stream == stream]
@@ -116,6 +141,21 @@ class StepLoop:
             free = self._scheduler.reservations.free_blocks
             self._publish(stream, StepResult(self._steps, commits, timings, free))
             self._refuse(stream, (o.error for o in mine if o.error is not None))
+        if self._trace is not None:
+            self._trace.stepped(started, self._describe(timings, outcomes, held, rows))
+
+    def _describe(
+        self, timings: StepTimings, outcomes: Sequence[Outcome], held: _Hold, rows: int
+    ) -> Step:
+        return Step(
+            number=self._steps,
+            timings=timings,
+            commits=[(o.sequence.key, o.commit) for o in outcomes if o.commit is not None],
+            rows=rows,
+            budget=self._budget,
+            hold_limit_us=held.limit_us,
+            waited_for=len(held.waited_for),
+        )
 
     def _fail(self, sequences: Iterable[VerifySequence], error: Exception) -> None:
         """End the sequences of a pass that failed; a model that goes on failing ends the worker."""
@@ -144,40 +184,38 @@ class StepLoop:
                 held=bool(held.waited_for), saved=saved, sequences=len(outcomes)
             )
 
-    def _hold_for_guesses(self) -> _Hold:
-        """Wait until every ready sequence has its guesses, or for the hold's limit."""
+    def _hold_for_guesses(self, lacks: Callable[[VerifySequence], bool]) -> _Hold:
+        """Wait until no ready sequence lacks guesses any more, or for the hold's limit."""
+
+        def lacking() -> list[VerifySequence]:
+            return [sequence for sequence in self._scheduler.ready() if lacks(sequence)]
+
         plain_us = self._cost(len(self._scheduler.ready())) * 1000
         limit = self._hold.limit_us(self._budget, plain_us) / 1e6
-        waited_for = frozenset(sequence.key for sequence in self._lacking())
+        waited_for = frozenset(sequence.key for sequence in lacking())
         if limit <= 0 or not waited_for:
-            return _Hold()
+            return _Hold(limit_us=round(limit * 1e6))
         started = time.perf_counter()
         held = 0.0
-        while limit > held and self._lacking() and not self._stopping:
+        while limit > held and lacking() and not self._stopping:
             try:
                 self._take(self.inbox.get(timeout=limit - held))
             except queue.Empty:
                 break
             finally:
                 held = time.perf_counter() - started
-        self._hold = self._hold.held(held * 1e6, in_vain=bool(self._lacking()))
-        return _Hold(round(held * 1e6), waited_for)
-
-    def _lacking(self) -> list[VerifySequence]:
-        return [sequence for sequence in self._scheduler.ready() if self._lacks_guesses(sequence)]
-
-    def _lacks_guesses(self, sequence: VerifySequence) -> bool:
-        if not sequence.speculates or sequence.drafted:
-            return False
-        survivals = (node.survival for node in sequence.tree.nodes.values())
-        return self._budget.schedule is Schedule.SERIAL or not is_rich(survivals)
+        self._hold = self._hold.held(held * 1e6, in_vain=bool(lacking()))
+        return _Hold(round(held * 1e6), waited_for, round(limit * 1e6))
 
     def _prefill(self, sequence: VerifySequence) -> None:
+        started = time.perf_counter()
         try:
             with self.pulse.expecting(self._cost(max(self._runner.chunk, _REPLAY_ROWS))):
                 self._feed(sequence)
         except Exception as error:
             self._fail((sequence,), error)
+        if self._trace is not None:
+            self._trace.prefilled(sequence.key, started, sequence.ready)
 
     def _feed(self, sequence: VerifySequence) -> None:
         """Run one chunk of the prompt, or one chain of tokens that were committed before."""
@@ -241,3 +279,11 @@ class StepLoop:
         listed = tuple(errors)
         if listed:
             self._publish(stream, SequenceErrors(listed))
+            if self._trace is not None:
+                self._trace.ended((stream, error.seq_id) for error in listed)
+
+
+def _lacks_guesses(sequence: VerifySequence) -> bool:
+    """True if guesses are on their way and too few are here."""
+    survivals = (node.survival for node in sequence.tree.nodes.values())
+    return sequence.awaits_drafts() and not is_rich(survivals)

@@ -48,12 +48,22 @@ class HoldState:
         """Longest wait for the next step; 0 while drafting is off, down or not worth it."""
         if not budget.drafting or budget.max_nodes == 0:
             return 0.0
-        if budget.schedule is Schedule.SERIAL:
-            return 0.0 if self.in_vain >= _PATIENCE else _SERIAL_HOLD_US
-        worth = self.chance * plain_step_us
-        if self.wait_us > worth:
-            worth = _TRIAL * plain_step_us if self.rested >= self.rest else 0.0
+        match budget.schedule:
+            case Schedule.SERIAL:
+                return 0.0 if self.in_vain >= _PATIENCE else _SERIAL_HOLD_US
+            case Schedule.HELD:
+                worth = max(self.chance, _TRIAL) * plain_step_us
+            case Schedule.FREE:
+                worth = 0.0
+            case Schedule.AUTO:
+                worth = self._worth_us(plain_step_us)
         return min(float(budget.max_hold_us), worth)
+
+    def _worth_us(self, plain_step_us: float) -> float:
+        worth = self.chance * plain_step_us
+        if self.wait_us <= worth:
+            return worth
+        return _TRIAL * plain_step_us if self.rested >= self.rest else 0.0
 
     def held(self, waited_us: float, *, in_vain: bool) -> HoldState:
         """After a hold: ``in_vain`` if it ran into its limit, so that it takes longer than that."""

@@ -64,14 +64,16 @@ class Commits(_message.Message):
     def __init__(self, seq_ids: _Optional[_Iterable[int]] = ..., incarnations: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted_counts: _Optional[_Iterable[int]] = ..., orphan_counts: _Optional[_Iterable[int]] = ..., orphan_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DraftBudget(_message.Message):
-    __slots__ = ("max_nodes_per_sequence", "max_depth", "min_survival")
+    __slots__ = ("max_nodes_per_sequence", "max_depth", "min_survival", "ahead_survival")
     MAX_NODES_PER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     MIN_SURVIVAL_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_SURVIVAL_FIELD_NUMBER: _ClassVar[int]
     max_nodes_per_sequence: int
     max_depth: int
     min_survival: float
-    def __init__(self, max_nodes_per_sequence: _Optional[int] = ..., max_depth: _Optional[int] = ..., min_survival: _Optional[float] = ...) -> None: ...
+    ahead_survival: float
+    def __init__(self, max_nodes_per_sequence: _Optional[int] = ..., max_depth: _Optional[int] = ..., min_survival: _Optional[float] = ..., ahead_survival: _Optional[float] = ...) -> None: ...
 
 class ProposeResponse(_message.Message):
     __slots__ = ("nodes", "nack")

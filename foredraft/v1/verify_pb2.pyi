@@ -13,9 +13,13 @@ class Schedule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCHEDULE_UNSPECIFIED: _ClassVar[Schedule]
     SCHEDULE_AUTO: _ClassVar[Schedule]
     SCHEDULE_SERIAL: _ClassVar[Schedule]
+    SCHEDULE_HELD: _ClassVar[Schedule]
+    SCHEDULE_FREE: _ClassVar[Schedule]
 SCHEDULE_UNSPECIFIED: Schedule
 SCHEDULE_AUTO: Schedule
 SCHEDULE_SERIAL: Schedule
+SCHEDULE_HELD: Schedule
+SCHEDULE_FREE: Schedule
 
 class VerifyServiceHandshakeRequest(_message.Message):
     __slots__ = ("protocol_version",)

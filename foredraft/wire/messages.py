@@ -170,6 +170,7 @@ class DraftBudget:
     max_nodes_per_sequence: int
     max_depth: int
     min_survival: float
+    ahead_survival: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

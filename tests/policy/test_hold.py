@@ -70,6 +70,13 @@ def test_serial_waits_until_two_holds_were_in_vain() -> None:
     assert state.on_time().limit_us(serial, STEP_US) >= 1e6
 
 
+def test_held_waits_whatever_it_brings_and_free_never() -> None:
+    useless = HoldState(chance=0.0, wait_us=50_000.0)
+    held, free = (replace(AUTO, schedule=kind) for kind in (Schedule.HELD, Schedule.FREE))
+    assert useless.limit_us(held, STEP_US) == pytest.approx(STEP_US / 4)
+    assert HoldState().limit_us(free, STEP_US) == 0.0
+
+
 def test_a_tree_that_promises_a_token_is_verified_at_once() -> None:
     assert is_rich([0.7, 0.4])
     assert not is_rich([0.7, 0.2])

@@ -50,3 +50,9 @@ def test_no_node_is_taken_before_its_parent(trees: list[list[float]], budget: in
         assert node.depth == 1 or node.node_id - 1 in seen
         seen.add(node.node_id)
     assert len(chosen) <= budget
+
+
+def test_guesses_that_gain_almost_nothing_are_left_out() -> None:
+    flat = StepCost((1, 2), (10.0, 10.0))
+    assert select_nodes(chain(0, 0.02, 1), 1, 64, flat) == []
+    assert len(select_nodes(chain(0, 0.04, 1), 1, 64, flat)) == 1

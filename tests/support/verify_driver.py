@@ -90,7 +90,7 @@ class VerifyDriver:
         self.loop = StepLoop(
             runner, self.scheduler, FREE_ROWS, lambda _, response: self._published.put(response)
         )
-        self._thread = threading.Thread(target=self.loop.serial, daemon=True)
+        self._thread = threading.Thread(target=self.loop.run, daemon=True)
         self._opened: dict[int, OpenSequence] = {}
         self._guessers: dict[int, Guesser] = {}
         self.answers: dict[int, Answer] = {}

@@ -241,15 +241,12 @@ def test_a_model_that_goes_on_failing_ends_the_loop(
 
     monkeypatch.setattr(runner, "forward", fails)
     driver = VerifyDriver(runner)
-    for index in range(3):
+    for index in range(2):
         driver.open(index, PROMPT, max_tokens=5)
-        driver.loop._take_arrivals()
-        driver.scheduler.admit()
-        driver.loop._prefill(driver.scheduler.next_prefill())
-        if index < 2:
-            driver.loop._step(driver.loop._hold_for_guesses())
+        driver.loop.overlapped()
+    driver.open(2, PROMPT, max_tokens=5)
     with pytest.raises(RuntimeError, match="the device is gone"):
-        driver.loop._step(driver.loop._hold_for_guesses())
+        driver.loop.overlapped()
     driver.scheduler.close_stream(0)
 
 

@@ -58,6 +58,7 @@ def encode_request(request: Request) -> pb.ProposeRequest:
                 max_nodes_per_sequence=request.max_nodes_per_sequence,
                 max_depth=request.max_depth,
                 min_survival=request.min_survival,
+                ahead_survival=request.ahead_survival,
             )
             return pb.ProposeRequest(budget=budget)
         case CloseSequences(sequences):
@@ -164,6 +165,9 @@ def _decode_commits(wire: pb.Commits) -> Commits:
 
 
 def _decode_budget(wire: pb.DraftBudget) -> DraftBudget:
-    if not 0.0 <= wire.min_survival <= 1.0:
-        raise BadMessage("min_survival", "a number from 0 to 1")
-    return DraftBudget(wire.max_nodes_per_sequence, wire.max_depth, wire.min_survival)
+    for name in ("min_survival", "ahead_survival"):
+        if not 0.0 <= getattr(wire, name) <= 1.0:
+            raise BadMessage(name, "a number from 0 to 1")
+    return DraftBudget(
+        wire.max_nodes_per_sequence, wire.max_depth, wire.min_survival, wire.ahead_survival
+    )
