@@ -61,57 +61,70 @@ class StepTrace:
     def prefilled(self, key: Key, began: float, ready: bool) -> None:
         """A chunk of a prompt was run since ``began``; ``ready``: it was the last one."""
         now = time.perf_counter()
-        for life in self._lives.all():
-            if (key[0], life.opened.seq_id) != key:
-                life.others += now - max(began, life.began)
+        for other, life in self._lives.items():
+            if other != key:
+                life.others += max(0.0, now - max(began, life.began))
             else:
                 life.prefill += now - began
                 if ready:
                     life.span.add_event(names.PREFILLED)
 
     def stepped(self, began: float, step: Step) -> None:
-        """A step was made since ``began``, the time for which it was held not included."""
+        """A step was made since ``began``, the time for which it was held not included.
+
+        It ends with its results on their way; for a sequence that it finished, with the commit.
+        """
         if not len(self._lives):
             return
-        now = time.perf_counter()
-        now_ns = time.time_ns()
-        links = []
-        served = set()
+        now, now_ns = time.perf_counter(), time.time_ns()
+        published = max(0.0, now - began - _own(step.timings))
+        held = step.timings.held_us / 1e6
+        links, served = [], set()
         for key, commit in step.commits:
             life = self._lives.find(key, commit.incarnation)
-            if life is not None:
-                served.add(id(life))
-                life.steps += 1
-                life.verify += now - began
-                life.held += step.timings.held_us / 1e6
-                links.append(Link(life.request, _share(commit)))
-        began_held = began - step.timings.held_us / 1e6
-        for life in self._lives.all():
-            if id(life) not in served:
-                life.others += max(0.0, now - max(began_held, life.began))
+            if life is None:
+                continue
+            served.add(key)
+            links.append(Link(life.request, _share(commit)))
+            life.steps += 1
+            life.held += held
+            life.verify += now - began
+            if commit.finish is not None:
+                life.verify -= published
+                self._end(key, now_ns - round(published * 1e9))
+        for key, life in self._lives.items():
+            if key not in served:
+                life.others += max(0.0, now - max(began - held, life.began))
         if links:
-            began_ns = now_ns - round((now - began_held) * 1e9)
-            record_batch(
-                self._tracer, names.VERIFY_STEP, links, began_ns, now_ns, _attributes(step)
-            )
-        self.ended(key for key, commit in step.commits if commit.finish is not None)
+            began_ns = now_ns - round((now - began + held) * 1e9)
+            attributes = _attributes(step) | {names.PUBLISH_US: _us(published)}
+            record_batch(self._tracer, names.VERIFY_STEP, links, began_ns, now_ns, attributes)
 
     def ended(self, keys: Iterable[Key]) -> None:
         """Sequences that live no more; harmless for those that never did."""
         for key in keys:
-            life = self._lives.pop(key)
-            if life is not None:
-                life.span.set_attributes(
-                    {
-                        names.PROMPT_TOKENS: len(life.opened.prompt),
-                        names.STEPS: life.steps,
-                        names.PREFILL_US: _us(life.prefill),
-                        names.HELD_US: _us(life.held),
-                        names.VERIFY_US: _us(life.verify),
-                        names.OTHERS_US: _us(life.others),
-                    }
-                )
-                life.span.end()
+            self._end(key, time.time_ns())
+
+    def _end(self, key: Key, at_ns: int) -> None:
+        life = self._lives.pop(key)
+        if life is not None:
+            life.span.set_attributes(
+                {
+                    names.PROMPT_TOKENS: len(life.opened.prompt),
+                    names.STEPS: life.steps,
+                    names.PREFILL_US: _us(life.prefill),
+                    names.HELD_US: _us(life.held),
+                    names.VERIFY_US: _us(life.verify),
+                    names.OTHERS_US: _us(life.others),
+                }
+            )
+            life.span.end(at_ns)
+
+
+def _own(timings: StepTimings) -> float:
+    """Seconds of a step itself, from the choice of its nodes to its commits."""
+    parts = timings.prepare_us, timings.forward_us, timings.sample_us, timings.commit_us
+    return sum(parts) / 1e6
 
 
 def _share(commit: Commit) -> dict[str, int]:

@@ -58,5 +58,5 @@ class TracedSequences(Generic[Traced]):
     def of_stream(self, stream: int) -> list[Key]:
         return [key for key in list(self._open) if key[0] == stream]
 
-    def all(self) -> list[Traced]:
-        return list(self._open.values())
+    def items(self) -> list[tuple[Key, Traced]]:
+        return list(self._open.items())

@@ -1,0 +1,91 @@
+"""The trace file, read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from foredraft.telemetry import names
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An event of a span; ``at`` is in nanoseconds, as are the times of spans."""
+
+    name: str
+    at: int
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRecord:
+    span_id: str
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecord:
+    name: str
+    role: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    start: int
+    end: int
+    attributes: dict[str, Any] = field(default_factory=dict)
+    events: tuple[Moment, ...] = ()
+    links: tuple[LinkRecord, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / 1e9
+
+    @property
+    def is_request(self) -> bool:
+        return names.OPERATION_NAME in self.attributes
+
+    def moments(self, name: str) -> list[int]:
+        return [event.at for event in self.events if event.name == name]
+
+    def link_to(self, span_id: str) -> LinkRecord | None:
+        return next((link for link in self.links if link.span_id == span_id), None)
+
+
+def read_spans(path: Path, containing: str) -> list[SpanRecord]:
+    """The spans whose lines contain a text: a trace id, the name of an attribute.
+
+    A line that is no span is passed over: a process that was killed may have left half a line.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        return [span for line in lines if containing in line for span in _span(line)]
+
+
+def read_requests(path: Path) -> list[SpanRecord]:
+    """The spans of requests, in the order in which they began. Raises OSError as `read_spans`."""
+    requests = [span for span in read_spans(path, names.OPERATION_NAME) if span.is_request]
+    return sorted(requests, key=lambda span: span.start)
+
+
+def _span(line: str) -> Iterator[SpanRecord]:
+    try:
+        raw = json.loads(line)
+        yield SpanRecord(
+            name=raw["name"],
+            role=raw["role"],
+            trace_id=raw["trace_id"],
+            span_id=raw["span_id"],
+            parent_id=raw["parent_id"],
+            start=int(raw["start_ns"]),
+            end=int(raw["end_ns"]),
+            attributes=raw["attributes"],
+            events=tuple(Moment(e["name"], e["at_ns"], e["attributes"]) for e in raw["events"]),
+            links=tuple(LinkRecord(e["span_id"], e["attributes"]) for e in raw["links"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return
