@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from opentelemetry.trace import Link, Tracer
+from opentelemetry.trace import Link
 
 from draft_service.answers import Answer, Drafts
 from foredraft.telemetry import names
-from foredraft.telemetry.batch import record_batch
 from foredraft.telemetry.sequences import Key, TracedSequence, TracedSequences
+from foredraft.telemetry.setup import Tracing
 from foredraft.wire.codec.draft import Request
 from foredraft.wire.messages import CloseSequences, DraftTimings, NodeGroup, OpenSequences
 
@@ -29,9 +29,9 @@ class DraftTrace:
     some root is one span.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self._lives = TracedSequences(tracer, names.DRAFT_SEQUENCE, _Life)
+    def __init__(self, tracing: Tracing) -> None:
+        self._batch = tracing.batch
+        self._lives = TracedSequences(tracing.tracer, names.DRAFT_SEQUENCE, _Life)
         self._work = DraftTimings()
         self._nodes: dict[Key, tuple[_Life, int]] = {}  # new ones since the span before
         self._began = 0.0
@@ -93,7 +93,7 @@ class DraftTrace:
         }
         now_ns = time.time_ns()
         began_ns = now_ns - round((now - self._began) * 1e9)
-        record_batch(self._tracer, names.DRAFT_WORK, links, began_ns, now_ns, attributes)
+        self._batch.record(names.DRAFT_WORK, links, began_ns, now_ns, attributes)
 
     def _end(self, keys: Iterable[Key]) -> None:
         for key in keys:

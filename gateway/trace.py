@@ -16,7 +16,7 @@ from foredraft.telemetry import names
 from foredraft.telemetry.context import TRACEPARENT as TRACEPARENT_KEY
 from foredraft.telemetry.context import read_parent, span_context, write_parent
 from foredraft.telemetry.sample import Sample
-from foredraft.telemetry.setup import current_tracer
+from foredraft.telemetry.setup import current_tracing
 from foredraft.wire.messages import Commit, StepResult
 from gateway.plan import Plan
 
@@ -66,14 +66,16 @@ class Trace:
 
 def start_trace(traceparent: str | None) -> Trace:
     """Continue the caller's trace if it sent a valid one, else begin a new one."""
-    tracer = current_tracer()
-    if tracer is None:
+    tracing = current_tracing()
+    if tracing is None:
         caller = span_context(traceparent)
         if traceparent is not None and caller.is_valid:
             return Trace(format_trace_id(caller.trace_id), traceparent)
         trace_id = format_trace_id(_IDS.generate_trace_id())
         return Trace(trace_id, f"00-{trace_id}-{_IDS.generate_span_id():016x}-00")
-    span = tracer.start_span(names.TEXT_COMPLETION, read_parent(traceparent), SpanKind.SERVER)
+    span = tracing.tracer.start_span(
+        names.TEXT_COMPLETION, read_parent(traceparent), SpanKind.SERVER
+    )
     trace_id = format_trace_id(span.get_span_context().trace_id)
     if not span.is_recording():
         return Trace(trace_id, write_parent(span))

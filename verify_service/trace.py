@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from opentelemetry.trace import Link, Tracer
+from opentelemetry.trace import Link
 
 from foredraft.telemetry import names
-from foredraft.telemetry.batch import record_batch
 from foredraft.telemetry.sequences import Key, TracedSequence, TracedSequences
+from foredraft.telemetry.setup import Tracing
 from foredraft.wire.codec.verify import Request
 from foredraft.wire.messages import CloseSequences, Commit, OpenSequences, StepTimings, VerifyBudget
 
@@ -42,9 +42,9 @@ class Step:
 class StepTrace:
     """Held by a loop only where tracing is on."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self._lives = TracedSequences(tracer, names.VERIFY_SEQUENCE, _Life)
+    def __init__(self, tracing: Tracing) -> None:
+        self._batch = tracing.batch
+        self._lives = TracedSequences(tracing.tracer, names.VERIFY_SEQUENCE, _Life)
 
     def received(self, stream: int, request: Request | None) -> None:
         """A message of a stream came; None: the stream has ended. Called in the event loop."""
@@ -98,7 +98,7 @@ class StepTrace:
         if links:
             began_ns = now_ns - round((now - began + held) * 1e9)
             attributes = _attributes(step) | {names.PUBLISH_US: _us(published)}
-            record_batch(self._tracer, names.VERIFY_STEP, links, began_ns, now_ns, attributes)
+            self._batch.record(names.VERIFY_STEP, links, began_ns, now_ns, attributes)
 
     def ended(self, keys: Iterable[Key]) -> None:
         """Sequences that live no more; harmless for those that never did."""

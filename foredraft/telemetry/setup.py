@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, SynchronousMultiSpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Tracer
 
 from foredraft.config import TracingConfig
-from foredraft.telemetry.batch import batch_provider
+from foredraft.telemetry.batch import BatchSpans
 from foredraft.telemetry.collector import collector_processor
 from foredraft.telemetry.file_exporter import FileExporter
 from foredraft.telemetry.names import SCHEMA_URL, TRACER
@@ -19,9 +20,20 @@ from foredraft.telemetry.names import SCHEMA_URL, TRACER
 _FILE_DELAY_MS = 500
 
 
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """What makes spans: ``tracer`` those of requests, ``batch`` those of work for several."""
+
+    tracer: Tracer
+    batch: BatchSpans
+
+
+_current: Tracing | None = None
+
+
 @contextmanager
 def tracing(role: str, config: TracingConfig) -> Iterator[None]:
-    """Make `current_tracer` give a tracer inside the block; at its end spans are flushed.
+    """Trace what this process does inside the block; at its end spans are flushed.
 
     Raises:
         OSError: the trace file cannot be written.
@@ -29,24 +41,36 @@ def tracing(role: str, config: TracingConfig) -> Iterator[None]:
     if not config.on:
         yield
         return
-    provider = batch_provider(Resource.create({"service.name": f"foredraft-{role}"}))
+    processors: list[SpanProcessor] = []
     if config.file is not None:
         exporter = FileExporter(config.file, role)
-        provider.add_span_processor(
-            BatchSpanProcessor(exporter, schedule_delay_millis=_FILE_DELAY_MS)
-        )
+        processors.append(BatchSpanProcessor(exporter, schedule_delay_millis=_FILE_DELAY_MS))
     if config.collector:
-        provider.add_span_processor(collector_processor())
-    trace.set_tracer_provider(provider)
+        processors.append(collector_processor())
+    with traced_to(processors, role):
+        yield
+
+
+@contextmanager
+def traced_to(processors: Iterable[SpanProcessor], role: str) -> Iterator[None]:
+    """The same, to processors that are there already; they are shut down at the end."""
+    global _current
+    every = SynchronousMultiSpanProcessor()  # type: ignore[no-untyped-call]
+    for processor in processors:
+        every.add_span_processor(processor)
+    resource = Resource.create({"service.name": f"foredraft-{role}"})
+    provider = TracerProvider(
+        resource=resource, active_span_processor=every, shutdown_on_exit=False
+    )
+    tracer = provider.get_tracer(TRACER, schema_url=SCHEMA_URL)
+    before, _current = _current, Tracing(tracer, BatchSpans(resource, every))
     try:
         yield
     finally:
+        _current = before
         provider.shutdown()
 
 
-def current_tracer() -> trace.Tracer | None:
+def current_tracing() -> Tracing | None:
     """None where tracing is off: asked once per part, so that its steps cost nothing."""
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):
-        return None
-    return provider.get_tracer(TRACER, schema_url=SCHEMA_URL)
+    return _current
