@@ -11,6 +11,7 @@ from foredraft.errors import (
     Internal,
     InvalidRequest,
     Overloaded,
+    Unauthenticated,
     Unavailable,
     Unsupported,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Stream",
     "TokenLogprob",
     "TopLogprob",
+    "Unauthenticated",
     "Unavailable",
     "Unsupported",
 ]

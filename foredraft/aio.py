@@ -16,6 +16,7 @@ from foredraft.call import (
     PromptLike,
     build_request,
     check_open,
+    key_metadata,
     read_seconds,
     read_text,
     read_timeout,
@@ -31,8 +32,15 @@ from foredraft.wire.peers import generate_stub
 class AsyncClient:
     """A connection to a gateway, of one event loop; the options are those of `Client`."""
 
-    def __init__(self, address: str, connect_timeout: float = CONNECT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str,
+        connect_timeout: float = CONNECT_SECONDS,
+        *,
+        api_key: str | None = None,
+    ) -> None:
         with translated():
+            self._metadata = key_metadata(api_key)
             self.address = read_text("address", address)
             self._connect_timeout = read_seconds("connect_timeout", connect_timeout)
         self._connected = False
@@ -56,7 +64,9 @@ class AsyncClient:
             wire = codec.encode_request(build_request(prompt, messages, model, options))
             with CallSpan(chat=messages is not None, model=model) as span:
                 await self._connect(timeout)
-                call = self._stub.Generate(wire, timeout=timeout, metadata=span.metadata)
+                call = self._stub.Generate(
+                    wire, timeout=timeout, metadata=(*self._metadata, *span.metadata)
+                )
                 return span.answered(codec.decode_result(await call))
 
     def stream(
@@ -80,7 +90,9 @@ class AsyncClient:
         async def start() -> Any:
             check_open(self._closed)  # it may have been closed before the first read
             await self._connect(timeout)
-            return self._stub.GenerateStream(wire, timeout=timeout, metadata=span.metadata)
+            return self._stub.GenerateStream(
+                wire, timeout=timeout, metadata=(*self._metadata, *span.metadata)
+            )
 
         return AsyncStream(start, span)
 
@@ -90,7 +102,7 @@ class AsyncClient:
             check_open(self._closed)
             await self._connect(None)
             wire = await self._stub.ListModels(
-                codec.encode_models_request(), timeout=CONNECT_SECONDS
+                codec.encode_models_request(), timeout=CONNECT_SECONDS, metadata=self._metadata
             )
         return codec.decode_models(wire)
 

@@ -83,6 +83,19 @@ def read_timeout(value: Any) -> float | None:
     return None if value is None else read_seconds("timeout", value)
 
 
+def key_metadata(api_key: Any) -> tuple[tuple[str, str], ...]:
+    """What every call carries for a server that wants a key; raises InvalidField if it is none.
+
+    The error does not hold the key.
+    """
+    if api_key is None:
+        return ()
+    printable = isinstance(api_key, str) and api_key.isascii() and api_key.isprintable()
+    if not printable or not api_key or " " in api_key:
+        raise InvalidField("api_key", "printable ASCII without spaces")
+    return (("authorization", f"Bearer {api_key}"),)
+
+
 def check_open(closed: bool) -> None:
     """Raises InvalidField if the client was closed."""
     if closed:

@@ -15,6 +15,7 @@ from foredraft.call import (
     PromptLike,
     build_request,
     check_open,
+    key_metadata,
     read_seconds,
     read_text,
     read_timeout,
@@ -33,12 +34,19 @@ class Client:
     Options are keywords: max_tokens, min_tokens, temperature, top_p, top_k, min_p,
     repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed, stop,
     stop_token_ids, ignore_eos, logprobs, speculation ("off", "suffix", "model", "auto").
-    ``timeout`` is in seconds for the whole call. A value that is not allowed, and a call after
-    `close`, raise InvalidRequest at the call.
+    ``api_key`` is for a server that wants one; ``timeout`` is in seconds for the whole call. A
+    value that is not allowed, and a call after `close`, raise InvalidRequest at the call.
     """
 
-    def __init__(self, address: str, connect_timeout: float = CONNECT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str,
+        connect_timeout: float = CONNECT_SECONDS,
+        *,
+        api_key: str | None = None,
+    ) -> None:
         with translated():
+            self._metadata = key_metadata(api_key)
             self.address = read_text("address", address)
             self._connect_timeout = read_seconds("connect_timeout", connect_timeout)
         self._connected = False
@@ -62,7 +70,9 @@ class Client:
             wire = codec.encode_request(build_request(prompt, messages, model, options))
             with CallSpan(chat=messages is not None, model=model) as span:
                 self._connect(timeout)
-                call = self._stub.Generate.future(wire, timeout=timeout, metadata=span.metadata)
+                call = self._stub.Generate.future(
+                    wire, timeout=timeout, metadata=(*self._metadata, *span.metadata)
+                )
                 try:
                     return span.answered(codec.decode_result(call.result()))
                 finally:
@@ -86,7 +96,9 @@ class Client:
         span = CallSpan(chat=messages is not None, model=model)
         try:
             self._connect(timeout)
-            call = self._stub.GenerateStream(wire, timeout=timeout, metadata=span.metadata)
+            call = self._stub.GenerateStream(
+                wire, timeout=timeout, metadata=(*self._metadata, *span.metadata)
+            )
         except Exception as error:
             span.end(error)
             raise
@@ -97,7 +109,9 @@ class Client:
         with translated():
             check_open(self._closed)
             self._connect(None)
-            wire = self._stub.ListModels(codec.encode_models_request(), timeout=CONNECT_SECONDS)
+            wire = self._stub.ListModels(
+                codec.encode_models_request(), timeout=CONNECT_SECONDS, metadata=self._metadata
+            )
         return codec.decode_models(wire)
 
     def close(self) -> None:

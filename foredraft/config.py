@@ -15,6 +15,21 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
+class FakeEngine:
+    """A stand-in for a model: every pass takes ``step_ms``.
+
+    acceptance: how often the target chooses a fake draft's best guess; None: it is the target.
+    """
+
+    step_ms: float
+    acceptance: float | None = None
+
+
+class SettingError(Exception):
+    """What a setting names cannot be used; the message says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How a worker holds and runs one model.
 
@@ -27,6 +42,7 @@ class EngineConfig:
     device: str = "auto"
     threads: int = 1
     kv_memory_mib: int = 1024
+    fake: FakeEngine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +67,23 @@ class DraftConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimit:
+    """At most ``count`` requests begin in any ``seconds``."""
+
+    count: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.count}/{self.seconds:g}"
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """``verify`` and ``draft`` are gRPC addresses of workers; no ``draft``: plain decoding.
 
     resume_seconds: how long a request whose verify worker was lost waits for another one.
+    api_keys: a file of keys, one of which each call has to show; None: everybody is let in.
+    rate: of requests, per key; None: no limit.
     http_listen: HOST:PORT of the HTTP door; None: there is none.
     """
 
@@ -67,6 +96,8 @@ class GatewayConfig:
     max_hold_us: int = 20_000
     schedule: Schedule = Schedule.AUTO
     resume_seconds: float = RESUME_SECONDS
+    api_keys: Path | None = None
+    rate: RateLimit | None = None
     http_listen: str | None = None
 
 
@@ -83,10 +114,14 @@ class StackConfig:
     draft: Path | None = None
     speculation: Speculation = Speculation.AUTO
     schedule: Schedule = Schedule.AUTO
+    fake_target: FakeEngine | None = None
+    fake_draft: FakeEngine | None = None
     dtype: str = "auto"
     restart: bool = True
     max_nodes: int = 64
     http_port: int | None = None
+    api_keys: Path | None = None
+    rate: RateLimit | None = None
     log_level: str = "info"
     trace_file: Path | None = None
 

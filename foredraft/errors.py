@@ -34,6 +34,10 @@ class Unsupported(ForedraftError):
     field: str | None = None
 
 
+class Unauthenticated(ForedraftError):
+    """The server wants an API key and does not know the one that was given, if any."""
+
+
 class Overloaded(ForedraftError):
     """A limit is reached; try again after ``retry_after`` seconds."""
 
@@ -58,6 +62,7 @@ _KINDS: dict[grpc.StatusCode, type[ForedraftError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.NOT_FOUND: InvalidRequest,
     grpc.StatusCode.UNIMPLEMENTED: Unsupported,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.UNAVAILABLE: Unavailable,

@@ -14,6 +14,7 @@ from foredraft.v1 import generate_pb2 as pb
 from foredraft.v1 import generate_pb2_grpc as pb_grpc
 from foredraft.wire.codec import generate as codec
 from foredraft.wire.errors import SEED_KEY, TRACE_ID_KEY
+from gateway.access import AUTHORIZATION_KEY, Access
 from gateway.intake import Intake
 from gateway.request import Request
 from gateway.trace import TRACEPARENT_KEY, Trace, start_trace
@@ -26,8 +27,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class GenerateService(pb_grpc.GenerateServiceServicer):
     """Validates, opens, relays news; a call that ends in any way frees its sequence at once."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, access: Access) -> None:
         self._intake = intake
+        self._access = access
 
     async def Generate(self, wire: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         async with self._running(codec.decode_request(wire), context) as request:
@@ -49,13 +51,15 @@ class GenerateService(pb_grpc.GenerateServiceServicer):
     async def ListModels(
         self, wire: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
+        self._access.check(_metadata(context, AUTHORIZATION_KEY))
         return codec.encode_models([self._intake.model()])
 
     @asynccontextmanager
     async def _running(self, asked: GenerateRequest, context: Context) -> AsyncIterator[Request]:
         """A request from admission to the moment when nobody listens any more."""
-        trace = start_trace(_traceparent(context))
+        trace = start_trace(_metadata(context, TRACEPARENT_KEY))
         context.set_trailing_metadata(((TRACE_ID_KEY, trace.trace_id),))
+        await self._access.begin(_metadata(context, AUTHORIZATION_KEY))
         async with self._intake.running([asked], trace) as [request]:
             await _announce(context, trace, request.plan.params.seed)
             yield request
@@ -70,9 +74,9 @@ async def _announce(context: Context, trace: Trace, seed: int) -> None:
     await context.send_initial_metadata(metadata)
 
 
-def _traceparent(context: Context) -> str | None:
+def _metadata(context: Context, wanted: str) -> str | None:
     for key, value in context.invocation_metadata() or ():
-        if key == TRACEPARENT_KEY and isinstance(value, str):
+        if key == wanted and isinstance(value, str):
             return value
     return None
 

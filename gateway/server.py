@@ -12,10 +12,12 @@ from foredraft.wire.channel import bind, public_server
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.serving import serve_until_stopped
+from gateway.access import make_access
 from gateway.chat_template import ChatTemplate
 from gateway.generate_service import SERVICE, GenerateService
 from gateway.http.app import make_app
 from gateway.http.door import HttpDoor
+from gateway.http.guard import key_guard
 from gateway.intake import Intake
 from gateway.metrics import Metrics
 from gateway.plan import Planner
@@ -40,12 +42,13 @@ class Gateway:
         self.server = public_server([ErrorInterceptor()])
         metrics = Metrics()
         intake = Intake(self.relay, planner, metrics)
-        service = GenerateService(intake)
+        access = make_access(config)
+        service = GenerateService(intake, access)
         pb_grpc.add_GenerateServiceServicer_to_server(service, self.server)
         self.address = bind(self.server, config.grpc_listen)
         self.http: HttpDoor | None = None
         if config.http_listen is not None:
-            app = make_app(intake, planner, tokenizer, metrics)
+            app = make_app(intake, planner, tokenizer, metrics, [key_guard(access)])
             self.http = HttpDoor(config.http_listen, app)
 
     async def work(self) -> None:

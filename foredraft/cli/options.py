@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from foredraft.cli.faults import CommandError
-from foredraft.config import DTYPES
+from foredraft.config import DTYPES, RateLimit
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS
 from foredraft.models.fetch import ModelError
 from foredraft.models.resolve import resolve_model
@@ -18,6 +18,7 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 DEFAULT_GRPC_PORT = 50051
 _POSITIVE = Range(1, 2**31 - 1)
 _PORT = Range(0, 2**16 - 1)
+_PERIOD = Range(0.0, 86_400.0, whole=False, open_low=True)
 
 
 def add_command(
@@ -67,6 +68,22 @@ def add_speculation_flag(parser: argparse.ArgumentParser, default: str | None) -
     )
 
 
+def add_access_flags(parser: argparse.ArgumentParser) -> None:
+    """Who may send requests to a gateway, and how many."""
+    parser.add_argument(
+        "--api-keys",
+        metavar="FILE",
+        type=Path,
+        help="calls have to show one of these keys: one per line, # begins a comment",
+    )
+    parser.add_argument(
+        "--rate",
+        metavar="N/SECONDS",
+        type=rate_limit,
+        help="at most N requests of one key begin in so many seconds",
+    )
+
+
 def number_in(allowed: Range) -> Callable[[str], Any]:
     """How argparse reads a number: anything else is refused with what is allowed."""
 
@@ -107,6 +124,16 @@ def host_and_port(text: str) -> str:
         raise argparse.ArgumentTypeError(f"must be HOST:PORT, not {text!r}")
     port_number(port)
     return text
+
+
+def rate_limit(text: str) -> RateLimit:
+    """How argparse reads ``N/SECONDS``."""
+    count, _, seconds = text.partition("/")
+    try:
+        return RateLimit(positive_int(count), number_in(_PERIOD)(seconds))
+    except argparse.ArgumentTypeError:
+        allowed = f"N/SECONDS, N {_POSITIVE} and SECONDS {_PERIOD}"
+        raise argparse.ArgumentTypeError(f"must be {allowed}, not {text}") from None
 
 
 def read_speculation(name: str, draft: str) -> Speculation:

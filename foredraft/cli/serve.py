@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from foredraft.cli.fake import add_fake_draft_flag, add_fake_target_flag
 from foredraft.cli.faults import CommandError
 from foredraft.cli.logs import add_log_level_flag, configure_logging
 from foredraft.cli.options import (
     Subparsers,
+    add_access_flags,
     add_command,
     add_speculation_flag,
     address_list,
@@ -30,6 +32,7 @@ from foredraft.config import (
     DraftConfig,
     EngineConfig,
     GatewayConfig,
+    SettingError,
     VerifyConfig,
 )
 from foredraft.engine.model_config import UnsupportedModel
@@ -56,6 +59,7 @@ def _add_verify(roles: Subparsers) -> None:
     _add_listen(parser)
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="the target")
     _add_engine_flags(parser)
+    add_fake_target_flag(parser)
     _add_limits(parser, VerifyConfig, nodes="most guesses in a tree and in a step")
 
 
@@ -67,6 +71,7 @@ def _add_draft(roles: Subparsers) -> None:
         "--model", metavar="DIR|ID|none", default="none", help="the draft model; none: suffix only"
     )
     _add_engine_flags(parser)
+    add_fake_draft_flag(parser)
     _add_limits(parser, DraftConfig, nodes="most guesses in a tree")
 
 
@@ -98,6 +103,7 @@ def _add_gateway(roles: Subparsers) -> None:
         default=RESUME_SECONDS,
         help="how long a request whose verify service was lost waits for another; 0 ends it",
     )
+    add_access_flags(parser)
     parser.add_argument("--schedule", choices=[s.name.lower() for s in Schedule], default="auto")
 
 
@@ -145,7 +151,7 @@ def _add_counts(parser: argparse.ArgumentParser, config: type, texts: dict[str, 
 def _verify_config(args: argparse.Namespace) -> VerifyConfig:
     return VerifyConfig(
         listen=args.listen,
-        engine=_engine_config(args),
+        engine=_engine_config(args, args.model),
         max_sequences=args.max_sequences,
         max_nodes=args.max_nodes,
         max_depth=args.max_depth,
@@ -156,7 +162,7 @@ def _draft_config(args: argparse.Namespace) -> DraftConfig:
     return DraftConfig(
         listen=args.listen,
         target=find_model(args.target),
-        engine=None if find_draft(args.model) is None else _engine_config(args),
+        engine=_draft_engine(args),
         max_sequences=args.max_sequences,
         max_nodes=args.max_nodes,
         max_depth=args.max_depth,
@@ -174,13 +180,23 @@ def _gateway_config(args: argparse.Namespace) -> GatewayConfig:
         max_hold_us=args.max_hold_us,
         schedule=Schedule[args.schedule.upper()],
         resume_seconds=args.resume_seconds,
+        api_keys=args.api_keys,
+        rate=args.rate,
         http_listen=args.http_listen,
     )
 
 
-def _engine_config(args: argparse.Namespace) -> EngineConfig:
+def _draft_engine(args: argparse.Namespace) -> EngineConfig | None:
+    """A stand-in speaks the target's language, and so needs no directory of its own."""
+    if args.fake_engine is not None:
+        return _engine_config(args, args.target)
+    return None if find_draft(args.model) is None else _engine_config(args, args.model)
+
+
+def _engine_config(args: argparse.Namespace, model: str) -> EngineConfig:
     return EngineConfig(
-        model=find_model(args.model),
+        model=find_model(model),
+        fake=args.fake_engine,
         dtype=args.dtype,
         device=args.device,
         threads=args.threads,
@@ -200,7 +216,7 @@ def _run(args: argparse.Namespace) -> int:
     try:
         with tracing(args.role, spans):
             asyncio.run(serve(config))
-    except UnsupportedModel as error:
+    except (UnsupportedModel, SettingError) as error:
         raise CommandError(f"{args.role} failed: {error}") from error
     except Exception as error:
         logger.exception("the process ends")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
+from foredraft.cli.fake import add_fake_stack_flag
 from foredraft.cli.faults import CommandError
 from foredraft.cli.logs import add_log_level_flag, configure_logging
 from foredraft.cli.options import (
     DEFAULT_GRPC_PORT,
     Subparsers,
+    add_access_flags,
     add_command,
     add_model_flags,
     find_models,
@@ -19,10 +21,9 @@ from foredraft.cli.options import (
 from foredraft.cli.tracing import add_trace_file_flag, tracing_config
 from foredraft.cli.until_signal import run_until_signal
 from foredraft.config import StackConfig
-from foredraft.params import Schedule, Unsupported
+from foredraft.params import Schedule
 
-_SCHEDULES = ("auto", "serial", "held", "free")
-_LATER_SCHEDULES = ("held", "free")
+_SCHEDULES = [schedule.name.lower() for schedule in Schedule]
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -42,6 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="answer OpenAI's protocol here, too, on the same host; 0 is any free port",
     )
     add_model_flags(parser)
+    add_access_flags(parser)
     parser.add_argument(
         "--restart", choices=("on", "off"), default="on", help="start a process that died again"
     )
@@ -50,21 +52,25 @@ def add_parser(subparsers: Subparsers) -> None:
         choices=_SCHEDULES,
         default="auto",
         help="when a step starts: serial is draft, then verify; auto waits for guesses no longer "
-        "than they pay; held and free are not supported yet",
+        "than they pay; held waits whether it pays or not; free never waits",
     )
+    add_fake_stack_flag(parser)
     add_log_level_flag(parser)
     add_trace_file_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.schedule in _LATER_SCHEDULES:
-        raise Unsupported(f"--schedule {args.schedule}")
     configure_logging("supervisor", args.log_level)
+    target, draft = args.fake_engine or (None, None)
     config = dataclasses.replace(
         stack_config(args, args.grpc_host, args.grpc_port),
         restart=args.restart == "on",
+        api_keys=args.api_keys,
+        rate=args.rate,
         http_port=args.http_port,
         schedule=Schedule[args.schedule.upper()],
+        fake_target=target,
+        fake_draft=draft,
         log_level=args.log_level,
         trace_file=tracing_config(args.trace_file).file,
     )

@@ -38,12 +38,20 @@ def make_children(
         draft_arguments += ["--model", str(config.draft), "--dtype", config.dtype]
     verify_arguments = ["--listen", verify, "--model", str(config.model), *common]
     verify_arguments += ["--dtype", config.dtype]
+    if config.fake_target is not None and config.fake_draft is not None:
+        verify_arguments += ["--fake-engine", str(config.fake_target.step_ms)]
+        fake = f"{config.fake_draft.step_ms},{config.fake_draft.acceptance}"
+        draft_arguments += ["--fake-engine", fake]
     gateway_arguments = ["--grpc-listen", grpc_address, "--model", str(config.model), *common]
     gateway_arguments += ["--verify", verify, "--draft", draft]
     if http_address is not None:
         gateway_arguments += ["--http-listen", http_address]
     gateway_arguments += ["--speculation", config.speculation.name.lower()]
     gateway_arguments += ["--schedule", config.schedule.name.lower()]
+    if config.api_keys is not None:
+        gateway_arguments += ["--api-keys", str(config.api_keys)]
+    if config.rate is not None:
+        gateway_arguments += ["--rate", str(config.rate)]
     if not config.restart:
         gateway_arguments += ["--resume-seconds", "0"]  # nobody starts a lost worker again
     return [

@@ -26,7 +26,8 @@ _SIZES: Options = (
 _PRIVATE_CHANNEL: Options = (
     *_SIZES,
     # A stream that is silent between steps must be probed, or a dead peer is never noticed.
-    ("grpc.keepalive_time_ms", 1_000),
+    # With the timeout below a stopped one is within two seconds.
+    ("grpc.keepalive_time_ms", 700),
     ("grpc.keepalive_timeout_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),

@@ -53,6 +53,12 @@ class Unavailable(StatusError):
     code = grpc.StatusCode.UNAVAILABLE
 
 
+class Unauthenticated(StatusError):
+    """The caller has not shown a key that is known here."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
 class Failed(StatusError):
     """A status that another process gave and that is passed on."""
 

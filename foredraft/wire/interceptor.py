@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
+from foredraft.wire.details import detailed
 from foredraft.wire.errors import describe
 from foredraft.wire.unreadable import readable, tolerant
 
@@ -77,5 +78,5 @@ def _guard_generator(behaviour: Handler) -> Handler:
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> NoReturn:
     fault = describe(error)
-    metadata = (*context.trailing_metadata(), *fault.metadata())
+    metadata = (*context.trailing_metadata(), *fault.metadata(), *detailed(fault))
     await context.abort(fault.code, fault.message, metadata)
