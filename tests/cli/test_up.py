@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 from support.processes import running
 from support.tiny_models import make_tiny_llama
@@ -19,7 +20,7 @@ from foredraft.supervisor.address import claim_port
 
 FOREDRAFT = [sys.executable, "-m", "foredraft"]
 PIDS = re.compile(r"draft pid=(\d+) verify pid=(\d+) gateway pid=(\d+)\n")
-READY = re.compile(r"ready grpc=(127\.0\.0\.1:\d+)\n")
+READY = re.compile(r"ready grpc=(127\.0\.0\.1:\d+)(?: http=(127\.0\.0\.1:\d+))?\n")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,24 @@ def test_the_stack_answers_and_a_signal_ends_it(up: subprocess.Popen[str]) -> No
     up.send_signal(signal.SIGTERM)
     assert up.wait() == 0
     assert not any(running(pid) for pid in pids)
+
+
+def test_both_doors(tiny_model: Path) -> None:
+    command = [*FOREDRAFT, "up", "--grpc-port", "0", "--http-port", "0", "--model", str(tiny_model)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            read_match(process, PIDS)
+            _grpc, http = read_match(process, READY).groups()
+            base = f"http://{http}/v1"
+            with openai.OpenAI(base_url=base, api_key="none", max_retries=0) as client:
+                answer = client.completions.create(
+                    model="", prompt="abc", max_tokens=5, extra_body={"ignore_eos": True}
+                )
+            assert answer.usage is not None and answer.usage.completion_tokens == 5
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == 0
+        finally:
+            process.kill()
 
 
 def test_a_signal_before_ready_ends_it_too(up: subprocess.Popen[str]) -> None:
