@@ -15,8 +15,8 @@ from support.tiny_models import make_tiny_llama
 from foredraft import AsyncClient, Unavailable
 from foredraft.cli.main import main
 from foredraft.config import EngineConfig, VerifyConfig
-from foredraft.engine.runner import ModelRunner
-from verify_service.server import serve
+from verify_service.server import Worker, serve
+from verify_service.step_loop import StepLoop
 
 SERVING, NOT_SERVING = (0, "SERVING"), (1, "NOT_SERVING")
 
@@ -26,18 +26,18 @@ async def test_health_is_true_while_the_model_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loading, may_load = threading.Event(), threading.Event()
-    real_load = ModelRunner.load
+    load = Worker._load
 
-    def slow_load(settings: EngineConfig) -> ModelRunner:
+    def slow_load(worker: Worker) -> StepLoop:
         loading.set()
         may_load.wait()
-        return real_load(settings)
+        return load(worker)
 
     async def health(address: str) -> tuple[int, str]:
         code = await asyncio.to_thread(main, ["health", address])
         return code, capsys.readouterr().out.strip()
 
-    monkeypatch.setattr(ModelRunner, "load", slow_load)
+    monkeypatch.setattr(Worker, "_load", slow_load)
     model = make_tiny_llama(tmp_path / "model")
     worker = f"unix:{tmp_path}/verify.sock"
     async with gateway(model, worker, ready=False) as door, AsyncClient(door.address) as client:
