@@ -46,6 +46,21 @@ class HalfLinear:
         return product
 
 
+class BiasedLinear:
+    """Adds a bias to the result of another linear layer.
+
+    An operation of its own: inside a product it might choose another kernel than the one whose
+    row tile was measured.
+    """
+
+    def __init__(self, inner: Linear, bias: Tensor) -> None:
+        self._inner = inner
+        self._bias = bias  # [out_features], of the activation dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._inner(x).add_(self._bias)
+
+
 class FixedLaunchLinear:
     """Runs another linear layer in launches of a fixed number of rows.
 

@@ -1,4 +1,4 @@
-"""Shape of a Llama-type model, read from a Hugging Face directory."""
+"""Shape of a model, read from a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM",)
-# Far beyond any Llama model. A larger number is a slip, and would end in a failed allocation.
+from foredraft.engine.family import FAMILIES, Family
+
+# Far beyond any of these models. A larger number is a slip, and would end in a failed allocation.
 _MOST = 2**24
 
 
@@ -36,11 +37,14 @@ class ModelConfig:
     kv_heads: int
     head_dim: int
     vocab_rows: int  # rows of the embedding, padding included
-    context_length: int
+    context_length: int  # positions served
+    sliding_window: int | None  # positions that a row sees; the context ends there at the latest
     rms_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None
     tied: bool
+    qkv_bias: bool
+    head_norms: bool
     eos_token_ids: tuple[int, ...]
 
     @property
@@ -58,6 +62,10 @@ class Fields:
     def __init__(self, place: str, content: dict[str, Any]) -> None:
         self._place = place  # what errors name before the field
         self._content = content
+
+    def __contains__(self, name: str) -> bool:
+        """True also where it is null."""
+        return name in self._content
 
     def get(self, name: str) -> Any:
         return self._content.get(name)
@@ -83,12 +91,12 @@ class Fields:
             raise self.refuse(name, "a number above 0")
         return float(value)
 
-    def flag(self, name: str) -> bool:
-        """True or false; absent is false."""
-        value = self.get(name)
-        if not isinstance(value, bool | None):
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = default if self.get(name) is None else self.get(name)
+        if not isinstance(value, bool):
             raise self.refuse(name, "true or false")
-        return bool(value)
+        return value
 
     def below(self, name: str) -> Fields:
         """The object under ``name``; absent is empty."""
@@ -109,13 +117,16 @@ def read_model_config(directory: Path) -> ModelConfig:
             sense, or an option we do not run.
     """
     fields = Fields("config.json", read_json_object(directory / "config.json"))
-    _check_options(fields)
+    family = _family(fields)
+    _check_options(fields, family)
     heads = fields.count("num_attention_heads")
     kv_heads = fields.count("num_key_value_heads", heads)
     if heads % kv_heads:
         raise fields.refuse("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
     hidden = fields.count("hidden_size")
-    rope = fields.below("rope_parameters") or fields.below("rope_scaling")
+    rope = fields.below("rope_scaling") or fields.below("rope_parameters")
+    window = _window(fields, family)
+    trained_context = fields.count("max_position_embeddings")
     vocab_rows = fields.count("vocab_size")
     return ModelConfig(
         layers=fields.count("num_hidden_layers"),
@@ -125,11 +136,14 @@ def read_model_config(directory: Path) -> ModelConfig:
         kv_heads=kv_heads,
         head_dim=_head_dim(fields, hidden, heads),
         vocab_rows=vocab_rows,
-        context_length=fields.count("max_position_embeddings"),
+        context_length=min(trained_context, window or trained_context),
+        sliding_window=window,
         rms_eps=fields.number("rms_norm_eps"),
         rope_theta=rope.number("rope_theta", fields.number("rope_theta", 10_000.0)),
         rope_scaling=_rope_scaling(rope),
         tied=fields.flag("tie_word_embeddings"),
+        qkv_bias=family.qkv_bias,
+        head_norms=family.head_norms,
         eos_token_ids=_eos_ids(directory, fields, vocab_rows),
     )
 
@@ -153,20 +167,42 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _check_options(fields: Fields) -> None:
-    """Refuse what would change the function that is computed."""
+def _family(fields: Fields) -> Family:
     named = fields.get("architectures")
     architecture = named[0] if isinstance(named, list) and named else named
-    if architecture not in SUPPORTED_ARCHITECTURES:
-        allowed = ", ".join(SUPPORTED_ARCHITECTURES)
-        raise UnsupportedModel(f"architecture {architecture} is not supported; allowed: {allowed}")
-    for option in ("attention_bias", "mlp_bias"):
+    family = FAMILIES.get(architecture) if isinstance(architecture, str) else None
+    if family is None:
+        raise fields.refuse("architectures", f"one of {', '.join(FAMILIES)}")
+    if fields.get("model_type") != family.model_type:
+        raise fields.refuse("model_type", f"{family.model_type}, as architectures says")
+    return family
+
+
+def _check_options(fields: Fields, family: Family) -> None:
+    """Refuse what would change the function that is computed."""
+    if fields.flag("attention_bias", family.qkv_bias) != family.qkv_bias:
+        raise fields.refuse("attention_bias", f"{json.dumps(family.qkv_bias)} in this family")
+    for option in ("mlp_bias", "use_sliding_window"):
         if fields.flag(option):
-            raise UnsupportedModel(f"{option} is not supported")
+            raise fields.refuse(option, "false")
+    kinds = [] if fields.get("layer_types") is None else fields.get("layer_types")
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+        raise fields.refuse("layer_types", "full_attention in every layer")
     if fields.get("quantization_config"):
-        raise UnsupportedModel("quantization_config is not supported: the weights must be plain")
+        raise fields.refuse("quantization_config", "absent: the weights must be plain")
     if fields.get("hidden_act") not in (None, "silu"):
-        raise UnsupportedModel(f"hidden_act {fields.get('hidden_act')} is not supported")
+        raise fields.refuse("hidden_act", "silu")
+    if fields.get("partial_rotary_factor") not in (None, 1):
+        raise fields.refuse("partial_rotary_factor", "1")
+
+
+def _window(fields: Fields, family: Family) -> int | None:
+    """Up to this many positions, a window hides nothing; None if there is no window."""
+    if not family.windowed:
+        return None
+    if "sliding_window" not in fields:
+        return family.window
+    return None if fields.get("sliding_window") is None else fields.count("sliding_window")
 
 
 def _head_dim(fields: Fields, hidden: int, heads: int) -> int:

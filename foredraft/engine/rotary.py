@@ -35,12 +35,12 @@ def rotate_(x: Tensor, turns: Tensor) -> None:
 
 
 def pair_up(weight: Tensor, head_dim: int) -> Tensor:
-    """Reorder the rows of a query or key projection [heads * head_dim, hidden].
+    """Reorder what belongs to query or key heads: the first dimension, heads * head_dim.
 
     Checkpoints hold a pair half a head apart, (i, i + head_dim / 2). Side by side it is one complex
     number, and a rotation one product. Scores are sums over pairs, so their order is free.
     """
-    halves = weight.view(-1, 2, head_dim // 2, weight.shape[-1])
+    halves = weight.view(-1, 2, head_dim // 2, *weight.shape[1:])
     return halves.transpose(1, 2).reshape(weight.shape)
 
 

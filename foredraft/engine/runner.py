@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,26 +21,57 @@ from foredraft.engine.attention_plan import (
     plan_prefill,
     plan_step,
 )
+from foredraft.engine.fake import FakeRunner
 from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
-from foredraft.engine.llama import Llama, Tiles
 from foredraft.engine.model_config import ModelConfig, read_model_config
 from foredraft.engine.model_info import read_model_info
 from foredraft.engine.precision import Precision, choose_precision
 from foredraft.engine.row_tile import LARGEST, RowTile, probe_row_tile, sums_serially
-from foredraft.engine.weights import check_weights, load_llama
+from foredraft.engine.transformer import Tiles, Transformer
+from foredraft.engine.weights import check_weights, load_model
 from foredraft.wire.messages import ModelInfo
 
-__all__ = ["ModelRunner", "SequenceRows"]
+__all__ = ["ModelRunner", "Runner", "SequenceRows", "load_runner"]
 
 log = logging.getLogger(__name__)
 
 _CPU_CHUNK, _GPU_CHUNK = TILE, 4 * TILE
 
 
+class Runner(Protocol):
+    """What the services need of a model. Not thread-safe: one engine thread owns it."""
+
+    info: ModelInfo
+    chunk: int
+
+    @property
+    def kv(self) -> BlockPool: ...
+
+    def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None: ...
+
+    def forward(self, batch: Sequence[SequenceRows]) -> Tensor: ...
+
+    def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None: ...
+
+    def scrub(self, blocks: Sequence[int]) -> None: ...
+
+
+def load_runner(settings: EngineConfig) -> Runner:
+    """The model of ``settings``, or the stand-in for it that they ask for.
+
+    Raises:
+        UnsupportedModel: the directory holds no model that this engine runs.
+    """
+    if settings.fake is None:
+        return ModelRunner.load(settings)
+    config = read_model_config(settings.model)
+    return FakeRunner(read_model_info(settings.model, config, "fake"), settings.fake)
+
+
 class ModelRunner:
     """One model on one device. Not thread-safe: one engine thread owns it."""
 
-    def __init__(self, model: Llama, kv: PagedKV, tiles: Tiles, info: ModelInfo) -> None:
+    def __init__(self, model: Transformer, kv: PagedKV, tiles: Tiles, info: ModelInfo) -> None:
         self._model = model
         self._memory = kv
         self._tiles = tiles
@@ -59,9 +91,11 @@ class ModelRunner:
         device = _choose_device(settings.device)
         config = read_model_config(settings.model)
         check_weights(settings.model, config)
+        if config.context_length == config.sliding_window:
+            log.warning("the context is served up to sliding_window: %d", config.sliding_window)
         precision = choose_precision(settings.dtype, device)
         tiles = _measure_tiles(config, precision, device)
-        model = load_llama(
+        model = load_model(
             settings.model, config, precision, device, fixed_launch=tiles.linear.limit is not None
         )
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, precision.activation)

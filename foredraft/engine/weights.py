@@ -1,9 +1,10 @@
-"""Reads the weights of a Hugging Face Llama directory into a `Llama`."""
+"""Reads the weights of a Hugging Face directory into a `Transformer`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from foredraft.engine.linear import FixedLaunchLinear, Linear
-from foredraft.engine.llama import Layer, Llama
+from foredraft.engine.linear import BiasedLinear, FixedLaunchLinear, Linear
 from foredraft.engine.model_config import ModelConfig, UnsupportedModel, read_json_object
 from foredraft.engine.precision import Precision
 from foredraft.engine.rotary import Rotary, pair_up
+from foredraft.engine.transformer import Layer, Transformer
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _EMBEDDING, _HEAD, _LAST_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -79,7 +80,7 @@ class WeightFiles:
 
 
 def check_weights(directory: Path, config: ModelConfig) -> None:
-    """What `load_llama` refuses by names and shapes, without loading anything.
+    """What `load_model` refuses by names and shapes, without loading anything.
 
     Raises:
         UnsupportedModel: as `WeightFiles`.
@@ -99,6 +100,13 @@ def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]
         yield f"{layer}.self_attn.q_proj.weight", (queries, hidden)
         yield f"{layer}.self_attn.k_proj.weight", (keys, hidden)
         yield f"{layer}.self_attn.v_proj.weight", (keys, hidden)
+        if config.qkv_bias:
+            yield f"{layer}.self_attn.q_proj.bias", (queries,)
+            yield f"{layer}.self_attn.k_proj.bias", (keys,)
+            yield f"{layer}.self_attn.v_proj.bias", (keys,)
+        if config.head_norms:
+            yield f"{layer}.self_attn.q_norm.weight", (config.head_dim,)
+            yield f"{layer}.self_attn.k_norm.weight", (config.head_dim,)
         yield f"{layer}.self_attn.o_proj.weight", (hidden, queries)
         yield f"{layer}.post_attention_layernorm.weight", (hidden,)
         yield f"{layer}.mlp.gate_proj.weight", (wide, hidden)
@@ -109,14 +117,14 @@ def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]
         yield _HEAD, (config.vocab_rows, hidden)
 
 
-def load_llama(
+def load_model(
     directory: Path,
     config: ModelConfig,
     precision: Precision,
     device: torch.device,
     *,
     fixed_launch: bool = False,
-) -> Llama:
+) -> Transformer:
     """Load the model.
 
     ``fixed_launch``: run linear layers in launches of one size (see `row_tile`).
@@ -127,47 +135,74 @@ def load_llama(
     with ExitStack() as stack:
         read = WeightFiles(directory, stack)
         read.check(config)
-
-        def linear(*names: str, norm: str | None = None) -> Linear:
-            """Stacked weights, times the weight of the norm that feeds them."""
-            stacked = torch.cat([_laid_out(name, read(name), config) for name in names]).to(device)
-            if norm is not None:
-                stacked = (stacked.float() * read(norm).to(device).float()).to(stacked.dtype)
-            made = precision.make_linear(stacked)
-            return FixedLaunchLinear(made) if fixed_launch else made
-
-        return Llama(
+        make = _Maker(read, config, precision, device, fixed_launch)
+        return Transformer(
             config=config,
             embedding=read(_EMBEDDING).to(device, precision.stored),
-            layers=tuple(_layer(f"model.layers.{i}", linear) for i in range(config.layers)),
-            head=linear(_EMBEDDING if config.tied else _HEAD, norm=_LAST_NORM),
+            layers=tuple(make.layer(f"model.layers.{i}") for i in range(config.layers)),
+            head=make.linear(_EMBEDDING if config.tied else _HEAD, norm=_LAST_NORM),
             rotary=Rotary(config, device),
             activation=precision.activation,
             rms_eps=torch.tensor(config.rms_eps, device=device),
         )
 
 
-def _laid_out(name: str, weight: Tensor, config: ModelConfig) -> Tensor:
-    """A weight as the engine holds it."""
-    turned = name.endswith(("q_proj.weight", "k_proj.weight"))
-    return pair_up(weight, config.head_dim) if turned else weight
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Makes layers from the tensors of a checkpoint."""
 
+    read: WeightFiles
+    config: ModelConfig
+    precision: Precision
+    device: torch.device
+    fixed_launch: bool
 
-def _layer(prefix: str, linear: Callable[..., Linear]) -> Layer:
-    attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    return Layer(
-        qkv=linear(
-            *(f"{attention}.{part}_proj.weight" for part in "qkv"),
-            norm=f"{prefix}.input_layernorm.weight",
-        ),
-        out=linear(f"{attention}.o_proj.weight"),
-        gate_up=linear(
-            f"{mlp}.gate_proj.weight",
-            f"{mlp}.up_proj.weight",
-            norm=f"{prefix}.post_attention_layernorm.weight",
-        ),
-        down=linear(f"{mlp}.down_proj.weight"),
-    )
+    def layer(self, prefix: str) -> Layer:
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        parts = [f"{attention}.{part}_proj" for part in "qkv"]
+        qkv = self.linear(
+            *(f"{part}.weight" for part in parts), norm=f"{prefix}.input_layernorm.weight"
+        )
+        if self.config.qkv_bias:
+            qkv = BiasedLinear(
+                qkv, self._stacked(f"{part}.bias" for part in parts).to(self.precision.activation)
+            )
+        return Layer(
+            qkv=qkv,
+            out=self.linear(f"{attention}.o_proj.weight"),
+            gate_up=self.linear(
+                f"{mlp}.gate_proj.weight",
+                f"{mlp}.up_proj.weight",
+                norm=f"{prefix}.post_attention_layernorm.weight",
+            ),
+            down=self.linear(f"{mlp}.down_proj.weight"),
+            head_norms=self._head_norms(attention) if self.config.head_norms else None,
+        )
+
+    def linear(self, *names: str, norm: str | None = None) -> Linear:
+        """Stacked weights, times the weight of the norm that feeds them."""
+        stacked = self._stacked(names)
+        if norm is not None:
+            weight = self.read(norm).to(self.device).float()
+            stacked = (stacked.float() * weight).to(stacked.dtype)
+        made = self.precision.make_linear(stacked)
+        return FixedLaunchLinear(made) if self.fixed_launch else made
+
+    def _head_norms(self, attention: str) -> Tensor:
+        """One row per query head, then one per key head."""
+        heads, kv_heads = self.config.heads, self.config.kv_heads
+        names = [f"{attention}.q_norm.weight"] * heads + [f"{attention}.k_norm.weight"] * kv_heads
+        stacked = self._stacked(names).view(heads + kv_heads, -1)
+        return stacked.to(self.precision.activation)
+
+    def _stacked(self, names: Iterable[str]) -> Tensor:
+        return torch.cat([self._laid_out(name) for name in names]).to(self.device)
+
+    def _laid_out(self, name: str) -> Tensor:
+        """A tensor as the engine holds it."""
+        tensor, (owner, _, _) = self.read(name), name.rpartition(".")
+        turned = owner.endswith(("q_proj", "k_proj", "q_norm", "k_norm"))
+        return pair_up(tensor, self.config.head_dim) if turned else tensor
 
 
 def _file_names(directory: Path) -> list[str]:

@@ -7,11 +7,7 @@ import tempfile
 from pathlib import Path
 
 from foredraft.config import cache_directory
-from foredraft.engine.model_config import (
-    UnsupportedModel,
-    read_json_object,
-    read_model_config,
-)
+from foredraft.engine.model_config import UnsupportedModel, read_model_config
 from foredraft.models.catalog import KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError, fetch_gguf
 from foredraft.tokenizer_hash import read_tokenizer
@@ -23,7 +19,8 @@ def resolve_model(name: str) -> Path:
     """The directory of ``name``: a known id (fetched if it is not there yet) or a local directory.
 
     Raises:
-        ModelError: it is neither, or the directory does not hold a Llama model with a tokenizer.
+        ModelError: it is neither, or the directory holds no model that the engine runs or no
+            tokenizer.
     """
     if name in KNOWN_MODELS:
         return _known_directory(KNOWN_MODELS[name])
@@ -82,9 +79,6 @@ def _publish(converted: Path, directory: Path) -> None:
 def _check_directory(directory: Path) -> None:
     """The small files are read here, so that a fault is told before any process starts."""
     try:
-        kind = read_json_object(directory / "config.json").get("model_type")
-        if kind != "llama":
-            raise UnsupportedModel(f"model_type in config.json must be llama, not {kind}")
         read_model_config(directory)
         read_tokenizer(directory)
     except UnsupportedModel as error:

@@ -119,8 +119,9 @@ def test_an_unknown_name_lists_what_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("file", "content", "text"),
     [
-        ("config.json", '{"model_type": "mamba"}', r"in config\.json must be llama, not mamba"),
-        ("config.json", "{}", r"in config\.json must be llama, not None"),
+        ("config.json", CONFIG.replace("Llama", "Mamba"), r"architectures must be one of Llama"),
+        ("config.json", CONFIG.replace("llama", "qwen2"), r"model_type must be llama, as .*qwen2"),
+        ("config.json", "{}", r"architectures must be one of .* but is missing"),
         ("config.json", "[1]", r"config\.json must hold a JSON object"),
         ("config.json", "no json", r"config\.json is not valid JSON"),
         ("config.json", None, r"config\.json is missing"),

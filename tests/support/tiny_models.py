@@ -1,19 +1,26 @@
-"""Tiny random Llama directories: real file formats, a fraction of a second to make."""
+"""Tiny random model directories: real file formats, a fraction of a second to make."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 EOS = 2
 _SPECIAL = ("<pad>", "<s>", "</s>")
 
 
-def make_tiny_llama(
+def make_tiny_llama(path: Path, **options: Any) -> Path:
+    """Write a tiny model of the family that most tests need; options as `make_tiny_model`."""
+    return make_tiny_model(path, "llama", **options)
+
+
+def make_tiny_model(
     path: Path,
+    family: str,
     *,
     layers: int = 2,
     hidden: int = 64,
@@ -25,14 +32,20 @@ def make_tiny_llama(
     seed: int = 0,
     tie: bool = True,
     spread: float = 0.2,
+    norm_spread: float = 0.0,
+    shard: str = "1GB",
+    **more: Any,
 ) -> Path:
     """Write a random model of ``vocab`` rows and a tokenizer of ``real_vocab`` entries.
 
-    Equal arguments give equal files. ``spread`` is the standard deviation of the weights: the
-    library's own 0.02 makes logits so flat that greedy choices hang on rounding.
+    Equal arguments give equal files. ``spread`` is the standard deviation of the weights and
+    biases: the library's own 0.02 makes logits so flat that greedy choices hang on rounding.
+    ``norm_spread`` is that of the norms' weights, around 1. A file has at most ``shard`` bytes.
+    ``more`` fields go to config.json.
     """
     path.mkdir(parents=True, exist_ok=True)
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        family,
         vocab_size=vocab,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
@@ -45,11 +58,17 @@ def make_tiny_llama(
         bos_token_id=1,
         eos_token_id=EOS,
         pad_token_id=EOS,
+        **more,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config).to(torch.float32).eval()
-    model.save_pretrained(path)
+        model = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+        for name, weight in model.named_parameters():
+            if name.endswith(".bias"):  # the library makes them 0, and the norms 1
+                torch.nn.init.normal_(weight, std=spread)
+            elif name.endswith("norm.weight") and norm_spread:
+                torch.nn.init.normal_(weight, mean=1.0, std=norm_spread)
+    model.save_pretrained(path, max_shard_size=shard)
     make_tiny_tokenizer(path, vocab if real_vocab is None else real_vocab)
     return path
 

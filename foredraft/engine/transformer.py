@@ -1,4 +1,4 @@
-"""Llama's forward pass over the rows of a step."""
+"""The forward pass over the rows of a step, for all families."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ from foredraft.engine.row_tile import RowTile
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of one block; ``qkv`` and ``gate_up`` are stacked and hold the norm before them."""
+    """Weights of one block; ``qkv`` and ``gate_up`` are stacked and hold the norm before them.
+
+    head_norms: weights of the norms of query and key heads, for families that have them:
+        [heads + kv_heads, head_dim].
+    """
 
     qkv: Linear
     out: Linear
     gate_up: Linear
     down: Linear
+    head_norms: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Llama:
+class Transformer:
     """All weights of the model; ``head`` maps hidden rows to logits and holds the last norm."""
 
     config: ModelConfig
@@ -77,6 +82,9 @@ class Llama:
         rows = len(turns)
         qkv = layer.qkv(self._normed(x))[:rows].view(rows, -1, self.config.head_dim)
         turned = qkv[:, : heads + kv_heads]
+        if layer.head_norms is not None:
+            # All heads lie in one piece, queries and keys do not: so any rows are reduced alike.
+            turned.mul_(self._inverse_rms(qkv)[:, : heads + kv_heads]).mul_(layer.head_norms)
         rotate_(turned, turns)
         q = turned[:, :heads].view(rows, kv_heads, -1, self.config.head_dim)
         return q, qkv[:, heads:].reshape(-1, self.config.head_dim)
@@ -88,6 +96,10 @@ class Llama:
 
     def _normed(self, x: Tensor) -> Tensor:
         """x / rms(x) (Zhang, Sennrich 2019); the norm's weight is part of the next layer."""
+        return x * self._inverse_rms(x)
+
+    def _inverse_rms(self, x: Tensor) -> Tensor:
+        """Over the last dimension, which stays with size 1."""
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         square = torch.addcmul(self.rms_eps, length, length, value=1 / x.shape[-1])
-        return x * square.rsqrt_().to(x.dtype)
+        return square.rsqrt_().to(x.dtype)
