@@ -63,6 +63,10 @@ class DraftLoop:
             self._trace.received(stream, request)
         self._inbox.put((stream, message))
 
+    def waiting(self) -> int:
+        """Messages that the thread has not taken yet."""
+        return self._inbox.qsize()
+
     def stop(self) -> None:
         """End the thread after the piece of work at hand."""
         self._inbox.put(_Stop())

@@ -15,7 +15,7 @@ from torch import Tensor
 from draft_service.draft_kv import DraftKV, Move
 from draft_service.expansion import Evaluation
 from draft_service.sequence import WIDTH, DraftSequence, Option
-from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.engine.runner import Runner, SequenceRows
 from foredraft.engine.sampling import SampledRow, perturbed_scores
 from foredraft.policy.calibration import model_bucket
 from foredraft.wire.messages import ModelInfo, Source
@@ -26,7 +26,7 @@ CATCH_UP_ROWS = 32  # a longer lag is prefilled in chunks, in the background
 class ModelDrafter:
     """Runs the draft model for many sequences and keeps their KV in step with their commits."""
 
-    def __init__(self, runner: ModelRunner, target: ModelInfo) -> None:
+    def __init__(self, runner: Runner, target: ModelInfo) -> None:
         self._runner = runner
         self._eos = target.eos_token_ids
         self._vocab_size = min(target.vocab_size, runner.info.vocab_size)

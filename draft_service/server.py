@@ -18,17 +18,16 @@ from draft_service.answers import Answer
 from draft_service.drafter import Drafter
 from draft_service.identity import announced, mismatch, read_target
 from draft_service.loop import DraftLoop, StreamEnded
-from draft_service.outbox import Outbox
 from draft_service.trace import DraftTrace
 from foredraft.config import DraftConfig, EngineConfig
 from foredraft.engine.model_config import UnsupportedModel
-from foredraft.telemetry.setup import current_tracer
+from foredraft.telemetry.setup import current_tracing
 from foredraft.v1 import draft_pb2 as pb
 from foredraft.v1 import draft_pb2_grpc
 from foredraft.wire.channel import bind, private_server
 from foredraft.wire.codec.draft import decode_request, encode_handshake, encode_response
 from foredraft.wire.codec.nodes import encode_nodes
-from foredraft.wire.errors import Failed, Unavailable
+from foredraft.wire.errors import RETRY_SECONDS, Failed, Unavailable
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.messages import (
@@ -39,10 +38,11 @@ from foredraft.wire.messages import (
     NodeBlocks,
     WorkerIdentity,
 )
+from foredraft.wire.outbox import Outbox, until_taken
 from foredraft.wire.serving import SWITCH_SECONDS, serve_until_stopped
 
 if TYPE_CHECKING:
-    from foredraft.engine.runner import ModelRunner
+    from foredraft.engine.runner import Runner
 
 SERVICE = "foredraft.v1.DraftService"
 SHUTTING_DOWN = "the draft service is shutting down"
@@ -72,8 +72,8 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     def begin(self, engine: Engine) -> None:
         """From now on calls are answered."""
         self._identity = engine.identity
-        tracer = current_tracer()
-        trace = None if tracer is None else DraftTrace(tracer)
+        tracing = current_tracing()
+        trace = None if tracing is None else DraftTrace(tracing)
         self._engine = DraftLoop(engine.drafter, self._deliver, self._fail, trace)
         self._engine.start()
 
@@ -81,7 +81,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         """End all streams and take no new ones."""
         self._draining = True
         for outbox in self._outboxes.values():
-            outbox.end(Unavailable(SHUTTING_DOWN))
+            outbox.end(Unavailable(SHUTTING_DOWN, RETRY_SECONDS))
 
     async def stop(self) -> None:
         """End the engine thread."""
@@ -114,9 +114,9 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
 
     def _ready(self) -> tuple[WorkerIdentity, DraftLoop]:
         if self._draining:
-            raise Unavailable(SHUTTING_DOWN)
+            raise Unavailable(SHUTTING_DOWN, RETRY_SECONDS)
         if self._identity is None or self._engine is None:
-            raise Unavailable("the draft service is still loading")
+            raise Unavailable("the draft service is still loading", RETRY_SECONDS)
         return self._identity, self._engine
 
     async def _read(
@@ -131,6 +131,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                 request, errors = decode_request(wire)
                 if errors:
                     outbox.put(encode_response(Nack(errors)))
+                await until_taken(engine.waiting)
                 engine.post(stream, request)
         except Exception as error:
             outbox.end(error)
@@ -209,15 +210,15 @@ def load(config: DraftConfig) -> Engine:
     return Engine(identity, Drafter(target, limits, model))
 
 
-def _load_runner(settings: EngineConfig, target: ModelInfo) -> ModelRunner | None:
+def _load_runner(settings: EngineConfig, target: ModelInfo) -> Runner | None:
     """The draft model; None, and a warning, if it cannot be run or does not fit the target."""
     try:
         reason = mismatch(settings.model, target)
         if reason is None:
             # Imported here: a service of suffix drafts alone starts without torch.
-            from foredraft.engine.runner import ModelRunner
+            from foredraft.engine.runner import load_runner
 
-            return ModelRunner.load(settings)
+            return load_runner(settings)
     except UnsupportedModel as error:
         reason = f"draft {settings.model.name} cannot be run: {error}"
     log.warning("%s: only suffix drafts are served", reason)

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from foredraft.config import GatewayConfig
-from foredraft.params import Speculation
-from foredraft.wire.errors import Failed, Unavailable, code_from_number
+from foredraft.params import Schedule, Speculation
+from foredraft.wire.errors import RETRY_SECONDS, Failed, Unavailable, code_from_number
 from foredraft.wire.messages import (
     Commit,
     DraftBudget,
@@ -23,7 +23,6 @@ from foredraft.wire.messages import (
     VerifyBudget,
     WorkerIdentity,
 )
-from gateway.admission import RETRY_SECONDS
 from gateway.draft_pool import DraftPool
 from gateway.plan import Plan
 from gateway.request import Request
@@ -36,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 # A guess that is less likely than this is not worth a row of the target's batch.
 _MIN_SURVIVAL = 0.05
+# While the target verifies, the drafter goes on with what is likely enough to come next.
+_AHEAD_SURVIVAL = 0.01
 
 
 class Relay:
@@ -145,6 +146,7 @@ class Relay:
             max_nodes_per_sequence=min(self._config.max_nodes, limits.max_nodes, target.max_nodes),
             max_depth=min(limits.max_depth, target.max_depth),
             min_survival=_MIN_SURVIVAL,
+            ahead_survival=0.0 if self._config.schedule is Schedule.SERIAL else _AHEAD_SURVIVAL,
         )
         self._draft.send_budget(worker, budget)
         self._draft.adopt(self._live.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.engine.runner import Runner, SequenceRows
 from foredraft.engine.sampling import SampledRow, choose
 from foredraft.params import SamplingParams
 from foredraft.policy.cost import StepCost
@@ -16,7 +16,7 @@ _CONTEXT = 128
 _ROUNDS = 5
 
 
-def profile_steps(runner: ModelRunner) -> StepCost:
+def profile_steps(runner: Runner) -> StepCost:
     """Cost of a greedy step by its number of rows.
 
     All widths are timed in turns and the quickest time of each counts: a moment in which the
@@ -32,7 +32,7 @@ def profile_steps(runner: ModelRunner) -> StepCost:
     return StepCost.from_profile(zip(widths, map(min, *rounds), strict=True))
 
 
-def _time_step(runner: ModelRunner, blocks: list[int], context: int, width: int) -> float:
+def _time_step(runner: Runner, blocks: list[int], context: int, width: int) -> float:
     """Milliseconds of a step of one sequence with ``width`` rows in a chain."""
     paths = [tuple(range(context, context + row + 1)) for row in range(width)]
     rows = [SequenceRows(blocks, context, [0] * width, paths)]

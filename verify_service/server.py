@@ -14,15 +14,16 @@ from typing import Any
 import grpc
 
 from foredraft.config import VerifyConfig
-from foredraft.engine.runner import ModelRunner
-from foredraft.telemetry.setup import current_tracer
+from foredraft.engine.runner import load_runner
+from foredraft.telemetry.setup import current_tracing
 from foredraft.v1 import verify_pb2, verify_pb2_grpc
 from foredraft.wire.channel import bind, private_server
 from foredraft.wire.codec import verify as codec
-from foredraft.wire.errors import BadMessage, Unavailable
+from foredraft.wire.errors import RETRY_SECONDS, BadMessage, Unavailable
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.messages import Limits, NodeBatch, SequenceErrors, WorkerIdentity
+from foredraft.wire.outbox import Outbox, until_taken
 from foredraft.wire.serving import GRACE_SECONDS, SWITCH_SECONDS, serve_until_stopped
 from verify_service.profile import profile_steps
 from verify_service.reservations import Reservations
@@ -33,8 +34,8 @@ from verify_service.trace import StepTrace
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.25
+_SHUTTING_DOWN = "the verify service is shutting down"
 
-Outbox = asyncio.Queue[codec.Response | Exception | None]  # the last two end the stream
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -44,13 +45,14 @@ class Worker:
     def __init__(self, config: VerifyConfig) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._outboxes: dict[int, Outbox] = {}
+        self._outboxes: dict[int, Outbox[codec.Response]] = {}
         self._numbers = itertools.count()
         self._steps: StepLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
-        tracer = current_tracer()
-        self._trace = None if tracer is None else StepTrace(tracer)
+        self._draining = False
+        tracing = current_tracing()
+        self._trace = None if tracing is None else StepTrace(tracing)
         self.identity: WorkerIdentity | None = None
 
     async def run(self, health: Health) -> None:
@@ -81,13 +83,25 @@ class Worker:
                 await health.set_serving(serving)
             await asyncio.sleep(_WATCH_SECONDS)
 
-    def open_stream(self) -> tuple[int, Outbox]:
-        """Raises Unavailable while the model is loading."""
-        if self._steps is None:
-            raise Unavailable("the model is loading", retry_after=1.0)
-        number, outbox = next(self._numbers), Outbox()
+    def open_stream(self) -> tuple[int, Outbox[codec.Response]]:
+        """Raises Unavailable while the model is loading and when the worker is to end."""
+        self.check()
+        number = next(self._numbers)
+        outbox: Outbox[codec.Response] = Outbox()
         self._outboxes[number] = outbox
         return number, outbox
+
+    def check(self) -> WorkerIdentity:
+        """Who answers here; raises Unavailable as `open_stream` does."""
+        if self._draining:
+            raise Unavailable(_SHUTTING_DOWN, RETRY_SECONDS)
+        if self.identity is None or self._steps is None:
+            raise Unavailable("the model is loading", RETRY_SECONDS)
+        return self.identity
+
+    def waiting(self) -> int:
+        """Messages that the engine has not taken yet."""
+        return 0 if self._steps is None else self._steps.inbox.qsize()
 
     def send(self, stream: int, request: codec.Request | None) -> None:
         """Hand a message of a stream to the engine; None: the stream has ended."""
@@ -99,9 +113,10 @@ class Worker:
             self._steps.inbox.put(Arrival(stream, request))
 
     async def drain(self) -> None:
-        """End all streams and the engine thread's loop."""
+        """End all streams and the engine thread's loop, and take no new streams."""
+        self._draining = True
         for outbox in self._outboxes.values():
-            outbox.put_nowait(None)
+            outbox.end(Unavailable(_SHUTTING_DOWN, RETRY_SECONDS))
         if self._steps is not None:
             self._steps.stop()
 
@@ -149,7 +164,7 @@ class Worker:
 
     def _load(self) -> StepLoop:
         config = self._config
-        runner = ModelRunner.load(config.engine)
+        runner = load_runner(config.engine)
         cost = profile_steps(runner)
         log.info("step costs: %s ms for %s rows", cost.milliseconds, cost.rows)
         limits = Limits(
@@ -166,7 +181,7 @@ class Worker:
     def _deliver(self, stream: int, response: codec.Response) -> None:
         outbox = self._outboxes.get(stream)
         if outbox is not None:
-            outbox.put_nowait(response)
+            outbox.put(response)
 
 
 class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
@@ -176,9 +191,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     async def Handshake(
         self, request: verify_pb2.VerifyServiceHandshakeRequest, context: Context
     ) -> verify_pb2.VerifyServiceHandshakeResponse:
-        if self._worker.identity is None:
-            raise Unavailable("the model is loading", retry_after=1.0)
-        return codec.encode_handshake(self._worker.identity)
+        return codec.encode_handshake(self._worker.check())
 
     async def Verify(
         self, request_iterator: AsyncIterator[verify_pb2.VerifyRequest], context: Context
@@ -186,26 +199,30 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         stream, outbox = self._worker.open_stream()
         reader = asyncio.create_task(self._read(stream, outbox, request_iterator))
         try:
-            while (response := await outbox.get()) is not None:
-                if isinstance(response, Exception):
-                    raise response
+            async for response in outbox.read():
                 yield codec.encode_response(response)
         finally:
             reader.cancel()
             self._worker.send(stream, None)
 
     async def _read(
-        self, stream: int, outbox: Outbox, requests: AsyncIterator[verify_pb2.VerifyRequest]
+        self,
+        stream: int,
+        outbox: Outbox[codec.Response],
+        requests: AsyncIterator[verify_pb2.VerifyRequest],
     ) -> None:
         try:
             async for wire in requests:
+                await until_taken(self._worker.waiting)
                 self._take(stream, outbox, wire)
         except Exception as error:
-            outbox.put_nowait(error)
+            outbox.end(error)
         else:
-            outbox.put_nowait(None)
+            outbox.end()
 
-    def _take(self, stream: int, outbox: Outbox, wire: verify_pb2.VerifyRequest) -> None:
+    def _take(
+        self, stream: int, outbox: Outbox[codec.Response], wire: verify_pb2.VerifyRequest
+    ) -> None:
         """Raises BadMessage, which ends the stream: its two ends no longer agree on what is open."""
         try:
             request, errors = codec.decode_request(wire)
@@ -218,7 +235,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         if errors and isinstance(request, NodeBatch):
             log.warning("guesses of %d sequences were dropped: %s", len(errors), errors[0])
         elif errors:
-            outbox.put_nowait(SequenceErrors(errors))
+            outbox.put(SequenceErrors(errors))
         self._worker.send(stream, request)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import grpc
 from torch import Tensor
 
-from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.engine.runner import Runner, SequenceRows
 from foredraft.engine.sampling import choose, token_logprobs
 from foredraft.policy.cost import StepCost
 from foredraft.policy.selection import Candidate, select_nodes
@@ -86,7 +86,7 @@ def tree_rows(sequence: VerifySequence, nodes: Iterable[Node]) -> TreeRows:
     return TreeRows(sequence, tuple(tokens), tuple(parents), tuple(paths))
 
 
-def run(runner: ModelRunner, trees: Sequence[TreeRows]) -> tuple[list[Outcome], StepTimings]:
+def run(runner: Runner, trees: Sequence[TreeRows]) -> tuple[list[Outcome], StepTimings]:
     """Run the target over the rows and commit what it chose."""
     started = time.perf_counter()
     logits = runner.forward([tree.engine_rows() for tree in trees])
@@ -106,7 +106,7 @@ def run(runner: ModelRunner, trees: Sequence[TreeRows]) -> tuple[list[Outcome], 
     return outcomes, timings
 
 
-def _choices(runner: ModelRunner, tree: TreeRows, logits: Tensor) -> list[int] | None:
+def _choices(runner: Runner, tree: TreeRows, logits: Tensor) -> list[int] | None:
     """The target's token after every row; None if its numbers are not finite."""
     if not all(bound.isfinite() for bound in logits.aminmax()):  # quicker than all(isfinite)
         return None
@@ -114,9 +114,7 @@ def _choices(runner: ModelRunner, tree: TreeRows, logits: Tensor) -> list[int] |
     return choose(logits, rows, runner.info.eos_token_ids)
 
 
-def _outcome(
-    runner: ModelRunner, tree: TreeRows, choices: list[int] | None, logits: Tensor
-) -> Outcome:
+def _outcome(runner: Runner, tree: TreeRows, choices: list[int] | None, logits: Tensor) -> Outcome:
     sequence, opened = tree.sequence, tree.sequence.opened
     if choices is None:
         sequence.sound = False
@@ -137,7 +135,7 @@ def _outcome(
 
 
 def _commit(
-    runner: ModelRunner, tree: TreeRows, accepted: Accepted, ending: Ending, logits: Tensor
+    runner: Runner, tree: TreeRows, accepted: Accepted, ending: Ending, logits: Tensor
 ) -> Commit:
     """Make tokens final: KV into place, tree re-rooted."""
     sequence, opened = tree.sequence, tree.sequence.opened

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.engine.runner import Runner, SequenceRows
 from foredraft.params import Schedule
 from foredraft.policy.cost import StepCost
-from foredraft.policy.hold import HoldState, is_rich
+from foredraft.policy.hold import HoldState, is_rich, patience_us
 from foredraft.wire.codec.verify import Request, Response
 from foredraft.wire.errors import code_number, describe
 from foredraft.wire.messages import (
@@ -59,7 +59,7 @@ class StepLoop:
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: Runner,
         scheduler: Scheduler,
         cost: StepCost,
         publish: Callable[[int, Response], None],
@@ -185,27 +185,45 @@ class StepLoop:
             )
 
     def _hold_for_guesses(self, lacks: Callable[[VerifySequence], bool]) -> _Hold:
-        """Wait until no ready sequence lacks guesses any more, or for the hold's limit."""
-
-        def lacking() -> list[VerifySequence]:
-            return [sequence for sequence in self._scheduler.ready() if lacks(sequence)]
-
-        plain_us = self._cost(len(self._scheduler.ready())) * 1000
-        limit = self._hold.limit_us(self._budget, plain_us) / 1e6
-        waited_for = frozenset(sequence.key for sequence in lacking())
-        if limit <= 0 or not waited_for:
-            return _Hold(limit_us=round(limit * 1e6))
+        """Wait while guesses are due and the wait pays; nothing where no sequence lacks any."""
+        limit_us = self._hold.limit_us(self._budget, self._plain_us())
+        waited_for = frozenset(s.key for s in self._scheduler.ready() if lacks(s))
+        if limit_us <= 0 or not waited_for:
+            return _Hold(limit_us=round(limit_us))
         started = time.perf_counter()
-        held = 0.0
-        while limit > held and lacking() and not self._stopping:
+        held_us, first_us, expected = 0.0, 0.0, self._expected()
+        while held_us < limit_us and self._awaits_drafts() and not self._stopping:
             try:
-                self._take(self.inbox.get(timeout=limit - held))
+                self._take(self.inbox.get(timeout=(limit_us - held_us) / 1e6))
             except queue.Empty:
                 break
             finally:
-                held = time.perf_counter() - started
-        self._hold = self._hold.held(held * 1e6, in_vain=bool(lacking()))
-        return _Hold(round(held * 1e6), waited_for, round(limit * 1e6))
+                held_us = (time.perf_counter() - started) * 1e6
+            if (now := self._expected()) > expected:
+                first_us = first_us or held_us
+                limit_us = self._prolonged(limit_us, held_us, now - expected, now)
+                expected = now
+        in_vain = first_us == 0.0 and self._awaits_drafts()
+        self._hold = self._hold.held(first_us or held_us, in_vain=in_vain)
+        return _Hold(round(held_us), waited_for, round(limit_us))
+
+    def _prolonged(self, limit_us: float, held_us: float, gained: float, now: float) -> float:
+        """The hold's limit after guesses came; a serial step waits for all of them anyway."""
+        if self._budget.schedule is Schedule.SERIAL:
+            return limit_us
+        more = patience_us(gained, now, self._plain_us() + held_us)
+        return min(held_us + more, float(self._budget.max_hold_us))
+
+    def _plain_us(self) -> float:
+        return self._cost(len(self._scheduler.ready())) * 1000
+
+    def _awaits_drafts(self) -> bool:
+        return any(sequence.awaits_drafts() for sequence in self._scheduler.ready())
+
+    def _expected(self) -> float:
+        """Tokens that a step of all ready sequences and all their guesses promises."""
+        ready = self._scheduler.ready()
+        return sum(1.0 + sequence.tree.promise() for sequence in ready)
 
     def _prefill(self, sequence: VerifySequence) -> None:
         started = time.perf_counter()
@@ -285,5 +303,4 @@ class StepLoop:
 
 def _lacks_guesses(sequence: VerifySequence) -> bool:
     """True if guesses are on their way and too few are here."""
-    survivals = (node.survival for node in sequence.tree.nodes.values())
-    return sequence.awaits_drafts() and not is_rich(survivals)
+    return sequence.awaits_drafts() and not is_rich(sequence.tree.promise())

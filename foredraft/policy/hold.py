@@ -7,7 +7,6 @@ one. So a wait is worth the chance of that, times the time of a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from foredraft.params import Schedule
@@ -21,9 +20,23 @@ _TRIAL = 0.25  # share of a step that is waited when holds have not paid, to see
 _FIRST_REST, _LONGEST_REST = 8, 64  # steps between such trials
 
 
-def is_rich(survivals: Iterable[float]) -> bool:
-    """True if what is left of a tree after a hit is worth a step without waiting for more."""
-    return sum(survivals) >= _RICH
+def is_rich(promise: float) -> bool:
+    """True if what a hit has left of a tree is worth a step without waiting for more."""
+    return promise >= _RICH
+
+
+def patience_us(gained: float, expected: float, step_us: float) -> float:
+    """How long more guesses are worth waiting for, if they bring as much as the last ones.
+
+    Args:
+        gained: expected tokens that the last guesses added to the step.
+        expected: expected tokens of the step, these included.
+        step_us: time of the step and of the wait so far.
+
+    Returns:
+        The wait w at which gained / w falls to expected / step_us.
+    """
+    return gained / expected * step_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +45,7 @@ class HoldState:
 
     chance: share of the step's sequences that a hold lets save a step. It starts hopeful: the
         first guesses are worth a look.
-    wait_us: how long a hold takes.
+    wait_us: how long the first guesses take.
     in_vain: holds in a row that ran into their limit.
     rested: steps since the last hold.
     rest: steps until the next trial where holds do not pay; it grows with every trial in vain.
@@ -66,7 +79,10 @@ class HoldState:
         return _TRIAL * plain_step_us if self.rested >= self.rest else 0.0
 
     def held(self, waited_us: float, *, in_vain: bool) -> HoldState:
-        """After a hold: ``in_vain`` if it ran into its limit, so that it takes longer than that."""
+        """After a hold whose first guesses came after ``waited_us``.
+
+        ``in_vain``: none came before its limit, so that they take longer than that.
+        """
         sample = 2.0 * waited_us if in_vain else waited_us
         return replace(
             self,

@@ -70,6 +70,10 @@ class TokenTree:
     def survival(self, node_id: int) -> float:
         return 1.0 if node_id == self.root_id else self.nodes[node_id].survival
 
+    def promise(self) -> float:
+        """Tokens that the target is expected to take from the tree."""
+        return sum(node.survival for node in self.nodes.values())
+
     def walk(self, below: int | None = None) -> Iterator[Node]:
         """All nodes below the root or below a node, parents before children."""
         stack = list(reversed(self.children(self.root_id if below is None else below)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foredraft.params import Schedule
-from foredraft.policy.hold import HoldState, is_rich
+from foredraft.policy.hold import HoldState, is_rich, patience_us
 from foredraft.wire.messages import VerifyBudget
 
 STEP_US = 30_000.0
@@ -78,5 +78,10 @@ def test_held_waits_whatever_it_brings_and_free_never() -> None:
 
 
 def test_a_tree_that_promises_a_token_is_verified_at_once() -> None:
-    assert is_rich([0.7, 0.4])
-    assert not is_rich([0.7, 0.2])
+    assert is_rich(1.1)
+    assert not is_rich(0.9)
+
+
+def test_patience_ends_where_tokens_per_time_would_fall() -> None:
+    """Half a token more in a step of 2.5 tokens and 20 ms: worth 4 ms."""
+    assert patience_us(0.5, 2.5, 20_000.0) == pytest.approx(4_000.0)
