@@ -62,12 +62,12 @@ class AsyncClient:
             check_open(self._closed)
             timeout = read_timeout(timeout)
             wire = codec.encode_request(build_request(prompt, messages, model, options))
-            with CallSpan(chat=messages is not None, model=model) as span:
-                await self._connect(timeout)
-                call = self._stub.Generate(
-                    wire, timeout=timeout, metadata=(*self._metadata, *span.metadata)
-                )
-                return span.answered(codec.decode_result(await call))
+        with CallSpan(chat=messages is not None, model=model) as span, translated():
+            await self._connect(timeout)
+            call = self._stub.Generate(
+                wire, timeout=timeout, metadata=(*self._metadata, *span.metadata)
+            )
+            return span.answered(codec.decode_result(await call))
 
     def stream(
         self,

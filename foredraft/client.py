@@ -68,15 +68,15 @@ class Client:
             check_open(self._closed)
             timeout = read_timeout(timeout)
             wire = codec.encode_request(build_request(prompt, messages, model, options))
-            with CallSpan(chat=messages is not None, model=model) as span:
-                self._connect(timeout)
-                call = self._stub.Generate.future(
-                    wire, timeout=timeout, metadata=(*self._metadata, *span.metadata)
-                )
-                try:
-                    return span.answered(codec.decode_result(call.result()))
-                finally:
-                    call.cancel()
+        with CallSpan(chat=messages is not None, model=model) as span, translated():
+            self._connect(timeout)
+            call = self._stub.Generate.future(
+                wire, timeout=timeout, metadata=(*self._metadata, *span.metadata)
+            )
+            try:
+                return span.answered(codec.decode_result(call.result()))
+            finally:
+                call.cancel()
 
     def stream(
         self,

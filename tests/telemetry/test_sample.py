@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from foredraft.telemetry.sample import Sample
@@ -14,7 +16,7 @@ def test_bounded_and_evenly_spread(count: int) -> None:
         sample.offer(item)
     kept = sample.kept
     assert len(kept) <= 40 and len(kept) >= min(count, 20)
-    strides = {after - before for before, after in zip(kept, kept[1:], strict=False)}
+    strides = {after - before for before, after in pairwise(kept)}
     assert len(strides) <= 1, "equal distances"
     if kept:
         assert kept[0] == 0 and count - kept[-1] <= max(strides, default=1)

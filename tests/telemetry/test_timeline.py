@@ -1,0 +1,166 @@
+"""Shares of a request's time, from spans with known times."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from foredraft.cli.main import main
+from foredraft.telemetry import names
+from foredraft.telemetry.drawing import draw
+from foredraft.telemetry.page import render_page
+from foredraft.telemetry.records import LinkRecord, Moment, SpanRecord
+from foredraft.telemetry.timeline import PARTS, build_timeline
+
+MS = 1_000_000
+TRACE = "ab" * 16
+
+
+def span(name: str, start: int, end: int, role: str = "verify", **more) -> SpanRecord:
+    """``start`` and ``end`` in milliseconds."""
+    return SpanRecord(name, role, TRACE, f"{name}{start}", "", start * MS, end * MS, **more)
+
+
+REQUEST = span(
+    "chat m",
+    0,
+    100,
+    "gateway",
+    attributes={names.OPERATION_NAME: "chat", names.STEPS: 2},
+    events=(Moment(names.OPENED, 5 * MS, {}), Moment(names.FINISHED, 95 * MS, {})),
+)
+
+
+def sequence(start: int, end: int, **shares: int) -> SpanRecord:
+    attributes = {names.STEPS: 2, names.PREFILL_US: 10_000, names.HELD_US: 5000} | shares
+    events = (Moment(names.PREFILLED, (start + 12) * MS, {}),)
+    made = span(names.VERIFY_SEQUENCE, start, end, attributes=attributes, events=events)
+    return replace(made, parent_id=REQUEST.span_id)
+
+
+def step(start: int, end: int, held: int = 0) -> SpanRecord:
+    link = LinkRecord(REQUEST.span_id, {"tokens": 2, "nodes": 3, "accepted": 1})
+    attributes = {names.HELD_US: held * 1000}
+    return span(names.VERIFY_STEP, start, end, attributes=attributes, links=(link,))
+
+
+def work(start: int, end: int) -> SpanRecord:
+    link = LinkRecord(REQUEST.span_id, {"nodes": 4})
+    attributes = {names.SUFFIX_US: 500, names.MODEL_US: 2500}
+    return span(names.DRAFT_WORK, start, end, "draft", attributes=attributes, links=(link,))
+
+
+def milliseconds(timeline) -> dict[str, float]:
+    return {row.name: round(row.seconds * 1000, 3) for row in timeline.rows}
+
+
+SHARES = {names.VERIFY_US: 55_000, names.OTHERS_US: 6000}
+SPANS = [sequence(8, 91, **SHARES), step(20, 55, held=5), step(60, 85), work(30, 33), work(62, 65)]
+
+
+def test_every_part_by_its_own_clock():
+    timeline = build_timeline(REQUEST, SPANS)
+    assert milliseconds(timeline) == {
+        "draft": 6,
+        "gateway": 10,
+        "hop": 7,
+        "prefill": 10,
+        "held": 5,
+        "verify": 55,
+        "others": 6,
+        "idle": 7,
+    }
+    assert timeline.unaccounted == pytest.approx(0, abs=1e-9) and timeline.missing == 0
+    bars = {row.name: [(b.start, b.end) for b in row.bars] for row in timeline.rows}
+    assert bars["held"] == [(0.020, 0.025)] and bars["verify"] == [(0.025, 0.055), (0.06, 0.085)]
+    assert bars["hop"] == [(0.005, 0.008), (0.091, 0.095)]
+    assert bars["idle"] == [(0.008, 0.010), (0.055, 0.06), (0.085, 0.091)]
+
+
+def test_another_machines_clock_changes_no_share():
+    hours = 3_600_000
+    away = [
+        replace(
+            s,
+            start=s.start + hours * MS,
+            end=s.end + hours * MS,
+            events=tuple(replace(e, at=e.at + hours * MS) for e in s.events),
+        )
+        for s in SPANS
+        if s.role == "verify"
+    ]
+    there, here = build_timeline(REQUEST, away), build_timeline(REQUEST, SPANS)
+    assert {**milliseconds(there), "draft": 6} == milliseconds(here)
+    assert all(0 <= bar.start <= bar.end <= 0.1 for row in there.rows for bar in row.bars)
+
+
+def test_what_no_span_explains_is_unaccounted():
+    lost = build_timeline(REQUEST, [])
+    assert lost.unaccounted == pytest.approx(0.09)
+    resumed = build_timeline(REQUEST, [sequence(8, 30), sequence(60, 91)])
+    assert milliseconds(resumed)["hop"] == 0
+    assert resumed.unaccounted == pytest.approx(0.1 - 0.01 - 0.022 - 0.031)
+    assert "unaccounted" in draw(lost, 100) and "90.0 ms" in draw(lost, 100)
+
+
+def test_choices_beside_each_other_count_once():
+    timeline = build_timeline(REQUEST, [sequence(8, 80, **SHARES), sequence(9, 91, **SHARES)])
+    assert sum(milliseconds(timeline)[name] for name in PARTS) == pytest.approx(100)
+
+
+def test_steps_that_are_not_in_the_file_are_told():
+    timeline = build_timeline(REQUEST, SPANS[:2])
+    assert timeline.missing == 1 and "1 steps of it are not in the file" in draw(timeline, 100)
+    assert not next(row.bars for row in timeline.rows if row.name == "idle")
+
+
+@pytest.mark.parametrize("columns", [20, 80, 200])
+def test_lines_fit_the_terminal(columns):
+    lines = draw(build_timeline(REQUEST, SPANS), columns).splitlines()
+    drawn = [line for line in lines if "%" in line and "beside" not in line]
+    assert len(drawn) == len(PARTS) + 2
+    assert all(len(line) <= max(columns, 56) for line in drawn)
+
+
+def test_a_page_escapes_what_it_shows():
+    page = render_page(build_timeline(replace(REQUEST, name="<script>x</script>"), SPANS))
+    assert "<script>" not in page and "&lt;script&gt;" in page
+
+
+def test_half_a_line_is_passed_over(tmp_path: Path, capsys):
+    file = tmp_path / "t.jsonl"
+    raw = {
+        "name": "chat m",
+        "role": "gateway",
+        "trace_id": TRACE,
+        "span_id": "1" * 16,
+        "parent_id": "",
+        "start_ns": 0,
+        "end_ns": 5 * MS,
+        "attributes": {names.OPERATION_NAME: "chat"},
+        "events": [],
+        "links": [],
+    }
+    line = json.dumps(raw)
+    file.write_text(line[: len(line) // 2] + "\n" + line + "\n")
+    assert main(["trace", str(file)]) == 0
+    assert f"chat m  trace {TRACE}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["missing"], "No such file or directory"),
+        (["empty"], "has no request"),
+        (["empty", "--request", "12"], "has no request of trace 12"),
+    ],
+)
+def test_faults_are_one_line(arguments, fault, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("empty").touch()
+    assert main(["trace", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert fault in error and error.count("\n") == 1
