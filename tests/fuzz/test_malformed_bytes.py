@@ -71,7 +71,7 @@ async def bombard(
     door: doors.Door, messages: Sequence[Message], send: Callable[[list[bytes]], Awaitable[Answers]]
 ) -> Answers:
     """All payloads, while normal requests come and go beside them and end as they always do."""
-    expected, before = await door.normal(), dict(door.held())
+    before, expected = dict(door.held()), await door.normal()
     sending = asyncio.create_task(send(list(malformed(messages, PAYLOADS, seed=1))))
     normal = 0
     while not sending.done():

@@ -12,7 +12,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import grpc
-from support.fakes import FakeVerify, Round, gateway, identity, until, worker
 
 from draft_service import server as draft_server
 from foredraft import AsyncClient
@@ -23,6 +22,7 @@ from foredraft.wire.channel import private_channel, public_channel
 from foredraft.wire.codec.nodes import decode_nodes
 from foredraft.wire.messages import NodeBlocks, OpenSequence, OpenSequences, StepResult
 from foredraft.wire.peers import DraftPeer, VerifyPeer
+from support.fakes import FakeVerify, Round, gateway, identity, until, worker
 from verify_service import server as verify_server
 
 VOCAB, CONTEXT, MAX_NODES, MAX_SEQUENCES = 128, 256, 8, 8
@@ -109,7 +109,7 @@ async def verify_door(directory: Path, model: Path) -> AsyncIterator[Door]:
     with patch.object(verify_server, "Worker", Remembered):
         task = asyncio.create_task(verify_server.serve(config))
         async with until_told(task), private_channel(address) as channel:
-            await until(lambda: task.done() or (made and made[0].identity is not None))
+            await until(lambda: task.done() or (made and made[0]._steps is not None))
             peer = VerifyPeer(channel)
             yield Door(channel, lambda: verified(peer), held)
 

@@ -188,12 +188,16 @@ def decode_open(wire: pb.OpenSequence) -> OpenSequence:
     prompt = decode_tokens("prompt", wire.prompt)
     if not prompt:
         raise BadMessage("prompt", "at least one token")
+    params = decode_params(wire.params)
+    committed = decode_tokens("committed", wire.committed)
+    if len(committed) >= params.max_tokens:
+        raise BadMessage("committed", f"fewer tokens than max_tokens, which is {params.max_tokens}")
     return OpenSequence(
         seq_id=wire.seq_id,
         incarnation=wire.incarnation,
         prompt=prompt,
-        params=decode_params(wire.params),
-        committed=decode_tokens("committed", wire.committed),
+        params=params,
+        committed=committed,
         choice=wire.choice,
         speculation=decode_enum("speculation", Speculation, wire.speculation),
         traceparent=wire.traceparent,
