@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from opentelemetry.trace import Link
+from opentelemetry.trace import Link, SpanContext
 
 from draft_service.answers import Answer, Drafts
 from foredraft.telemetry import names
@@ -22,19 +22,28 @@ class _Life(TracedSequence):
     rounds: int = 0
 
 
+@dataclass(slots=True)
+class _Share:
+    """What one sequence got of the work that is being done."""
+
+    request: SpanContext
+    root_id: int
+    nodes: int = 0
+
+
 class DraftTrace:
     """Held by a loop only where tracing is on.
 
-    Guesses for a root leave in several messages; all work up to one that completes the guesses of
-    some root is one span.
+    Guesses for a root leave in several messages. Work is one span up to the message that completes
+    the guesses of some root, or with which a sequence goes on to another root.
     """
 
     def __init__(self, tracing: Tracing) -> None:
         self._batch = tracing.batch
         self._lives = TracedSequences(tracing.tracer, names.DRAFT_SEQUENCE, _Life)
         self._work = DraftTimings()
-        self._nodes: dict[Key, tuple[_Life, int]] = {}  # new ones since the span before
-        self._began = 0.0
+        self._shares: dict[Key, _Share] = {}  # since the span before
+        self._began = self._last = 0.0
 
     def received(self, stream: int, request: Request | None) -> None:
         """A message of a stream came; None: the stream has ended. Called in the event loop."""
@@ -53,21 +62,29 @@ class DraftTrace:
         drafts = [(a.stream, a.content) for a in answers if isinstance(a.content, Drafts)]
         if not drafts or not len(self._lives):
             return
-        now = time.perf_counter()
-        done = drafts[0][1].timings
-        if not self._nodes:
-            self._began = now - (done.suffix_us + done.model_us) / 1e6
-        self._work = _sum(self._work, done)
         groups = [
             (stream, group)
             for stream, content in drafts
             for batch in content.batches.values()
             for group in batch.groups
         ]
+        if any(self._moves_on(stream, group) for stream, group in groups):
+            self._record()
+        self._take(drafts[0][1].timings)
         for stream, group in groups:
             self._count(stream, group)
         if any(group.complete for _, group in groups):
-            self._record(now)
+            self._record()
+
+    def _moves_on(self, stream: int, group: NodeGroup) -> bool:
+        share = self._shares.get((stream, group.seq_id))
+        return share is not None and share.root_id != group.root_id
+
+    def _take(self, done: DraftTimings) -> None:
+        self._last = time.perf_counter()
+        if not self._shares:
+            self._began = self._last - (done.suffix_us + done.model_us) / 1e6
+        self._work = _sum(self._work, done)
 
     def _count(self, stream: int, group: NodeGroup) -> None:
         key = stream, group.seq_id
@@ -75,25 +92,25 @@ class DraftTrace:
         if life is not None:
             life.nodes += len(group.tokens)
             life.rounds += group.complete
-            before = self._nodes.get(key, (life, 0))[1]
-            self._nodes[key] = life, before + len(group.tokens)
+            share = self._shares.setdefault(key, _Share(life.request, group.root_id))
+            share.nodes += len(group.tokens)
 
-    def _record(self, now: float) -> None:
+    def _record(self) -> None:
         work, self._work = self._work, DraftTimings()
-        served, self._nodes = list(self._nodes.values()), {}
-        if not served:
+        shares, self._shares = list(self._shares.values()), {}
+        if not shares:
             return
-        links = [Link(life.request, {names.LINK_NODES: nodes}) for life, nodes in served]
+        links = [Link(share.request, {names.LINK_NODES: share.nodes}) for share in shares]
         attributes = {
-            names.SEQUENCES: len(served),
-            names.NODES: sum(nodes for _, nodes in served),
+            names.SEQUENCES: len(shares),
+            names.NODES: sum(share.nodes for share in shares),
             names.SUFFIX_US: work.suffix_us,
             names.MODEL_US: work.model_us,
             names.PASSES: work.model_passes,
         }
-        now_ns = time.time_ns()
-        began_ns = now_ns - round((now - self._began) * 1e9)
-        self._batch.record(names.DRAFT_WORK, links, began_ns, now_ns, attributes)
+        now, now_ns = time.perf_counter(), time.time_ns()
+        began_ns, ended_ns = (now_ns - round((now - at) * 1e9) for at in (self._began, self._last))
+        self._batch.record(names.DRAFT_WORK, links, began_ns, ended_ns, attributes)
 
     def _end(self, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -128,11 +128,11 @@ def test_a_wide_step_is_small():
     assert encoded_size(span) < 8192
 
 
-def drafted(seq_id: int, nodes: int, complete: bool, passes: int) -> Answer:
+def drafted(seq_id: int, nodes: int, complete: bool, passes: int, root: int = 0) -> Answer:
     group = NodeGroup(
         seq_id,
         1,
-        0,
+        root,
         complete,
         tuple(range(nodes)),
         (0,) * nodes,
@@ -163,3 +163,14 @@ def test_drafting_up_to_complete_guesses_is_one_span():
     assert second.attributes[names.NODES] == 2
     assert f"{sequence.parent.span_id:016x}" == SPAN
     assert sequence.attributes[names.NODES] == 14 and sequence.attributes[names.ROUNDS] == 2
+
+
+def test_work_for_a_root_ends_with_the_root():
+    with collected("draft") as exporter:
+        trace = DraftTrace(current_tracing())
+        trace.received(STREAM, opening(1, PARENT))
+        for root in (5, 5, 6, 6, 7):
+            trace.drafted([drafted(1, 3, False, 1, root)])
+        trace.drafted([drafted(1, 1, True, 1, 7)])
+    spans = named(exporter.get_finished_spans(), names.DRAFT_WORK)
+    assert [span.attributes[names.NODES] for span in spans] == [6, 6, 4]
