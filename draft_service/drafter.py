@@ -122,9 +122,7 @@ class Drafter:
                 check_tokens("committed", opened.committed, self._target.vocab_size)
             context = self._target.context_length
             if len(opened.prompt) + len(opened.committed) >= context:
-                raise InvalidField(
-                    "prompt", f"one that leaves room in a context of {context} tokens"
-                )
+                raise InvalidField("prompt", f"shorter than the context of {context} tokens")
         except InvalidField as error:
             return _refusal(opened, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         sequence = DraftSequence(stream, opened, self._target, self._limits, self._calibration)

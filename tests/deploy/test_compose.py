@@ -21,7 +21,7 @@ SERVICES = sorted(set().union(*PROFILES.values()))
 
 
 def listen_port(service: Service) -> str:
-    (address,) = re.findall(r"--(?:grpc-)?listen=0\.0\.0\.0:(\d+)", " ".join(service.command))
+    (address,) = re.findall(r" --(?:grpc-)?listen=0\.0\.0\.0:(\d+)", " ".join(service.command))
     return address
 
 

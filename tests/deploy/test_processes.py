@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from support.tiny_models import make_tiny_llama
 from foredraft import AsyncClient
 from foredraft.supervisor.address import claim_port
 
-PORTS = ("50051", "50052", "50053")
+PORTS = ("50051", "50052", "50053", "8000")
 PATIENCE_SECONDS = 120.0
 
 
@@ -34,6 +35,7 @@ class Containers:
             f"{host}:{port}": f"127.0.0.1:{free}" for port, free in ports.items() for host in hosts
         } | {"/cache": str(directory / "cache")}
         self.address = self._replaced["127.0.0.1:50051"]
+        self.http_address = self._replaced["127.0.0.1:8000"]
 
     async def start(self, name: str) -> None:
         service = self._services[name]
@@ -109,6 +111,9 @@ async def test_the_stack_starts_answers_recovers_and_stops(tmp_path: Path) -> No
             await stack.start("verify")
             await stack.until_healthy("verify", "gateway")
             again = await client.generate([5, 6, 7], **options)
+        url = f"http://{stack.http_address}/v1/models"
+        with await asyncio.to_thread(urllib.request.urlopen, url, timeout=20) as models:
+            assert models.status == 200
         assert len(first.token_ids) == 12
         assert again.token_ids == first.token_ids
         for name in ("gateway", "draft", "verify"):

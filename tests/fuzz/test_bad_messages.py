@@ -18,8 +18,15 @@ from support.fakes import until
 from support.tiny_models import make_tiny_llama
 
 from foredraft.tree.node_id import child_id, path_id, start_id
-from foredraft.v1 import common_pb2, draft_pb2, draft_pb2_grpc, generate_pb2, verify_pb2
-from foredraft.v1 import generate_pb2_grpc, verify_pb2_grpc
+from foredraft.v1 import (
+    common_pb2,
+    draft_pb2,
+    draft_pb2_grpc,
+    generate_pb2,
+    generate_pb2_grpc,
+    verify_pb2,
+    verify_pb2_grpc,
+)
 from foredraft.wire.channel import MAX_MESSAGE_BYTES
 from foredraft.wire.codec import draft, verify
 from foredraft.wire.codec.nodes import encode_nodes
@@ -34,7 +41,6 @@ from foredraft.wire.messages import (
     NodeBatch,
     NodeBlocks,
     NodeGroup,
-    OpenSequence,
     OpenSequences,
     SequenceErrors,
     Source,
@@ -372,7 +378,7 @@ async def test_the_public_door(tmp_path: Path, model: Path) -> None:
     async with doors.generate_door(tmp_path, model) as door:
         before, tokens = dict(door.held()), await door.normal()
         stub = generate_pb2_grpc.GenerateServiceStub(door.channel)
-        for name, (request, field) in GENERATE.items():
+        for name, (request, _) in GENERATE.items():
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.Generate(request)
             text = caught.value.details() or ""
