@@ -27,7 +27,8 @@ class Stats:
     ``steps`` are passes of the target after the prompt; ``tokens_per_step`` is delivered tokens
     per step, the target's own included, and 0 before the first step; element d of
     ``accepted_by_depth`` counts the steps in which a guess of depth d + 1 was accepted;
-    ``hit_steps`` are steps whose last token was in the tree.
+    ``hit_steps`` are steps whose last token was in the tree; ``cached_tokens`` of the prompt were
+    not computed again, because a prompt began alike before.
     """
 
     steps: int = 0
@@ -37,6 +38,7 @@ class Stats:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     verified_nodes: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

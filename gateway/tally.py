@@ -18,6 +18,7 @@ class Tally:
         self._accepted_by_depth: list[int] = []
         self._hit_steps = 0
         self._verified = 0
+        self._cached = 0
         self.delivered = 0
 
     def add(self, commit: Commit, kept: int) -> None:
@@ -25,6 +26,7 @@ class Tally:
         self._steps += 1
         self._hit_steps += commit.hit
         self._verified += commit.verified
+        self._cached += commit.cached
         self.delivered += kept
         accepted = min(commit.accepted, kept)
         while len(self._accepted_by_depth) < accepted:
@@ -41,4 +43,5 @@ class Tally:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self.delivered,
             verified_nodes=self._verified,
+            cached_tokens=self._cached,
         )

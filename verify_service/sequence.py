@@ -24,6 +24,7 @@ class VerifySequence:
     tree: TokenTree
     blocks: list[int] = field(default_factory=list)
     fed: int = 0
+    cached: int = 0  # prompt tokens whose KV was known already
     drafted: bool = False  # the drafter is done below the current root
     sound: bool = False  # a step has shown that all its KV is finite
     orphans: list[int] = field(default_factory=list)
@@ -69,6 +70,11 @@ class VerifySequence:
     @property
     def speculates(self) -> bool:
         return self.opened.speculation is not Speculation.OFF
+
+    def take_cached(self) -> int:
+        """The count of cached prompt tokens, once."""
+        cached, self.cached = self.cached, 0
+        return cached
 
     def awaits_drafts(self) -> bool:
         """True until the drafter is done below the current root."""

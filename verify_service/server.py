@@ -171,7 +171,7 @@ class Worker:
             config.max_sequences, config.max_nodes, config.max_depth, runner.kv.total_blocks
         )
         self.identity = WorkerIdentity(runner.info, limits)
-        scheduler = Scheduler(Reservations(runner.kv, runner.scrub), runner.info, limits)
+        scheduler = Scheduler(Reservations(runner), runner.info, limits)
         return StepLoop(runner, scheduler, cost, self._publish, self._trace)
 
     def _publish(self, stream: int, response: codec.Response) -> None:
@@ -223,7 +223,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     def _take(
         self, stream: int, outbox: Outbox[codec.Response], wire: verify_pb2.VerifyRequest
     ) -> None:
-        """Raises BadMessage, which ends the stream: its two ends no longer agree on what is open."""
+        """Raises BadMessage, which ends the stream: its ends no longer agree on what is open."""
         try:
             request, errors = codec.decode_request(wire)
         except BadMessage as bad:

@@ -157,6 +157,7 @@ def _commit(
         finish=ending.finish,
         orphans=orphans,
         logprobs=_logprobs(sequence, accepted, ending, logits),
+        cached=sequence.take_cached(),
     )
 
 

@@ -113,7 +113,7 @@ class TopLogprob(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class GenerateStats(_message.Message):
-    __slots__ = ("steps", "tokens_per_step", "accepted_by_depth", "hit_steps", "prompt_tokens", "completion_tokens", "verified_nodes")
+    __slots__ = ("steps", "tokens_per_step", "accepted_by_depth", "hit_steps", "prompt_tokens", "completion_tokens", "verified_nodes", "cached_tokens")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_BY_DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class GenerateStats(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_NODES_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     tokens_per_step: float
     accepted_by_depth: _containers.RepeatedScalarFieldContainer[int]
@@ -128,7 +129,8 @@ class GenerateStats(_message.Message):
     prompt_tokens: int
     completion_tokens: int
     verified_nodes: int
-    def __init__(self, steps: _Optional[int] = ..., tokens_per_step: _Optional[float] = ..., accepted_by_depth: _Optional[_Iterable[int]] = ..., hit_steps: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., verified_nodes: _Optional[int] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, steps: _Optional[int] = ..., tokens_per_step: _Optional[float] = ..., accepted_by_depth: _Optional[_Iterable[int]] = ..., hit_steps: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., verified_nodes: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("text", "token_ids", "finish_reason", "seed", "trace_id", "stats", "logprobs", "model")

@@ -126,7 +126,8 @@ class TokenLogprobs:
 class Commit:
     """What one step made final for one sequence.
 
-    ``logprobs`` has one entry per token, or none if the sequence did not ask.
+    ``logprobs`` has one entry per token, or none if the sequence did not ask. ``cached`` are the
+    prompt tokens whose KV was known before; only the first commit of a sequence tells them.
     """
 
     seq_id: int
@@ -139,6 +140,7 @@ class Commit:
     finish: FinishReason | None = None
     orphans: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ class Answer(ABC):
             "prompt_tokens": prompts,
             "completion_tokens": self._delivered,
             "total_tokens": prompts + self._delivered,
+            "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in stats)},
             "completion_tokens_details": {
                 "accepted_prediction_tokens": accepted,
                 "rejected_prediction_tokens": sum(each.verified_nodes for each in stats) - accepted,

@@ -85,7 +85,7 @@ class VerifyDriver:
         self, runner: ModelRunner, *, max_nodes: int = 64, max_sequences: int = 64
     ) -> None:
         limits = Limits(max_sequences, max_nodes, 32, runner.kv.total_blocks)
-        self.scheduler = Scheduler(Reservations(runner.kv, runner.scrub), runner.info, limits)
+        self.scheduler = Scheduler(Reservations(runner), runner.info, limits)
         self._published: queue.Queue[Response] = queue.Queue()
         self.loop = StepLoop(
             runner, self.scheduler, FREE_ROWS, lambda _, response: self._published.put(response)
@@ -109,6 +109,7 @@ class VerifyDriver:
         self.loop.stop()
         self._thread.join(_WAIT_SECONDS)
         assert not self._thread.is_alive()
+        self.scheduler.reservations.forget_prefixes()
 
     def send(self, request: OpenSequences | NodeBatch | VerifyBudget | CloseSequences) -> None:
         self.loop.inbox.put(Arrival(0, request))

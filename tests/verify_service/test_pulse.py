@@ -50,7 +50,7 @@ async def test_a_hanging_pass_is_not_serving_until_it_ends(
         assert not await health.changes.get()
         go_on.set()
         assert await health.changes.get()
-        assert isinstance(await outbox.get(), StepResult)
+        assert isinstance(await anext(aiter(outbox.read())), StepResult)
     finally:
         go_on.set()
         await worker.drain()

@@ -223,6 +223,7 @@ def _encode_stats(stats: Stats) -> pb.GenerateStats:
         prompt_tokens=stats.prompt_tokens,
         completion_tokens=stats.completion_tokens,
         verified_nodes=stats.verified_nodes,
+        cached_tokens=stats.cached_tokens,
     )
 
 
@@ -235,6 +236,7 @@ def _decode_stats(wire: pb.GenerateStats) -> Stats:
         prompt_tokens=wire.prompt_tokens,
         completion_tokens=wire.completion_tokens,
         verified_nodes=wire.verified_nodes,
+        cached_tokens=wire.cached_tokens,
     )
 
 

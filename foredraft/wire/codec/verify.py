@@ -143,6 +143,7 @@ def _encode_step(result: StepResult) -> pb.StepResult:
             commit_us=timings.commit_us,
         ),
         free_blocks=result.free_blocks,
+        cached_counts=[commit.cached for commit in commits],
     )
 
 
@@ -171,11 +172,15 @@ def _decode_step(wire: pb.StepResult) -> StepResult:
         wire.hits,
         wire.finishes,
         split(tuple(wire.orphan_ids), wire.orphan_counts),
+        wire.cached_counts,
         strict=True,
     )
     logprobs = _decode_logprobs(wire.logprobs)
     commits: list[Commit] = []
-    for seq_id, incarnation, position, tokens, verified, accepted, hit, finish, orphans in rows:
+    for row in rows:
+        seq_id, incarnation, position, tokens, verified, accepted, hit, finish, orphans, cached = (
+            row
+        )
         entries = tuple(logprobs.pop(seq_id, ()))
         if entries and len(entries) != len(tokens):
             raise BadMessage("logprobs", "one entry per committed token")
@@ -191,6 +196,7 @@ def _decode_step(wire: pb.StepResult) -> StepResult:
                 decode_finish(finish),
                 orphans,
                 entries,
+                cached,
             )
         )
     if logprobs:
@@ -221,6 +227,7 @@ def _check_columns(wire: pb.StepResult) -> None:
         hits=wire.hits,
         finishes=wire.finishes,
         orphan_counts=wire.orphan_counts,
+        cached_counts=wire.cached_counts,
     )
     check_total("tokens", wire.tokens, wire.token_counts)
     check_total("orphan_ids", wire.orphan_ids, wire.orphan_counts)
