@@ -124,6 +124,7 @@ def read_model_config(directory: Path) -> ModelConfig:
     if heads % kv_heads:
         raise fields.refuse("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
     hidden = fields.count("hidden_size")
+    # The older name goes first, as in the library.
     rope = fields.below("rope_scaling") or fields.below("rope_parameters")
     window = _window(fields, family)
     trained_context = fields.count("max_position_embeddings")
@@ -222,7 +223,7 @@ def _rope_scaling(rope: Fields) -> RopeScaling | None:
     if kind == "default":
         return None
     if kind != "llama3":
-        raise UnsupportedModel(f"rope_type {kind} is not supported; allowed: default, llama3")
+        raise rope.refuse("rope_type" if rope.get("rope_type") else "type", "default or llama3")
     low = rope.number("low_freq_factor")
     high = rope.number("high_freq_factor")
     if high <= low:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.tiny_models import make_tiny_llama
+from support.tiny_models import make_tiny_llama, make_tiny_model
 from tokenizers import Tokenizer, models
 from torch import Tensor
 
@@ -67,17 +67,54 @@ def edit_weights(file: Path, change: Callable[[dict[str, Tensor]], object]) -> N
         ("architectures", ["OtherForCausalLM"]),
         ("architectures", 3),
         ("architectures", [["LlamaForCausalLM"]]),
+        ("architectures", ["Qwen3ForCausalLM"]),  # model_type says something else
+        ("model_type", "mistral"),
         ("attention_bias", True),
+        ("attention_bias", "no"),
+        ("mlp_bias", True),
+        ("use_sliding_window", True),
+        ("layer_types", ["full_attention", "sliding_attention"]),
+        ("layer_types", [["full_attention"]]),
+        ("layer_types", "full_attention"),
         ("quantization_config", {"quant_method": "any"}),
         ("hidden_act", "gelu"),
+        ("partial_rotary_factor", 0.5),
         ("rope_parameters", {"rope_type": "yarn", "rope_theta": 10_000.0}),
+        ("rope_scaling", {"type": "linear", "factor": 2.0}),
         ("rope_parameters", {"partial_rotary_factor": 0.5}),
     ],
 )
 def test_options_we_do_not_run(directory: Path, option: str, value: object) -> None:
     edit(directory / "config.json", {option: value})
-    with pytest.raises(UnsupportedModel):
+    with pytest.raises(UnsupportedModel, match=option):
         load(directory)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "name"),
+    [
+        ("mistral", {"sliding_window": 0}, "sliding_window must be a whole number from 1"),
+        ("mistral", {"sliding_window": "4096"}, "sliding_window must be a whole number from 1"),
+        ("qwen2", {"attention_bias": False}, "attention_bias must be true in this family"),
+        ("qwen2", {"use_sliding_window": True}, "use_sliding_window must be false, not true"),
+        ("qwen3", {"attention_bias": True}, "attention_bias must be false in this family"),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 2}, "layer_types must be full_attention"),
+    ],
+)
+def test_options_of_other_families_that_we_do_not_run(
+    tmp_path: Path, family: str, fields: dict[str, object], name: str
+) -> None:
+    directory = make_tiny_model(tmp_path, family)
+    edit(directory / "config.json", fields)
+    with pytest.raises(UnsupportedModel, match=rf"^config\.json: {name}"):
+        load(directory)
+
+
+def test_the_window_where_none_is_named_is_the_librarys(tmp_path: Path) -> None:
+    directory = make_tiny_model(tmp_path, "mistral", context=8192, sliding_window=None)
+    assert read_model_config(directory).context_length == 8192
+    edit(directory / "config.json", {"sliding_window": None})
+    assert read_model_config(directory).context_length == 4096
 
 
 @pytest.mark.parametrize(
@@ -202,6 +239,17 @@ def test_tensors_that_are_not_those_of_the_configuration(
         load(directory)
     with pytest.raises(UnsupportedModel, match=text):
         check_weights(directory, read_model_config(directory))
+
+
+@pytest.mark.parametrize(
+    ("family", "part"), [("qwen2", "self_attn.k_proj.bias"), ("qwen3", "self_attn.q_norm.weight")]
+)
+def test_tensors_that_a_family_needs(tmp_path: Path, family: str, part: str) -> None:
+    directory = make_tiny_model(tmp_path, family, kv_heads=4, head_dim=16)
+    name = f"model.layers.1.{part}"
+    edit_weights(directory / "model.safetensors", lambda weights: weights.pop(name))
+    with pytest.raises(UnsupportedModel, match=rf"weight {name} is missing; its shape .*\[\d+\]"):
+        load(directory)
 
 
 def test_a_model_without_a_head_that_is_not_tied(directory: Path) -> None:
