@@ -80,6 +80,7 @@ def main(arguments: list[str]) -> int:
         model=find_model(args.model),
         draft=find_draft(args.draft),
         dtype=args.dtype,
+        prefix_share=0.0,  # every system computes the whole prompt
         log_level="error",
     )
     content = _summary(asyncio.run(_measure(config, chats, args)), args)

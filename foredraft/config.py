@@ -11,6 +11,7 @@ from foredraft.params import InvalidField, Schedule, Speculation
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _SPIN_COUNT = "10000"
 RESUME_SECONDS = 60.0  # a worker that is started again has loaded by then
+REQUEST_SECONDS = 3600.0  # a client that never asks again must not hold memory for ever
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -45,10 +46,16 @@ class EngineConfig:
     fake: FakeEngine | None = None
 
 
+PREFIX_SHARE = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class VerifyConfig:
+    """``prefix_share``: of the KV memory, what the prompts of finished sequences may hold."""
+
     listen: str
     engine: EngineConfig
+    prefix_share: float = PREFIX_SHARE
     max_sequences: int = 64
     max_nodes: int = 64
     max_depth: int = 32
@@ -82,6 +89,7 @@ class GatewayConfig:
     """``verify`` and ``draft`` are gRPC addresses of workers; no ``draft``: plain decoding.
 
     resume_seconds: how long a request whose verify worker was lost waits for another one.
+    request_seconds: how long an answer may take, whatever deadline its client has.
     api_keys: a file of keys, one of which each call has to show; None: everybody is let in.
     rate: of requests, per key; None: no limit.
     http_listen: HOST:PORT of the HTTP door; None: there is none.
@@ -96,6 +104,7 @@ class GatewayConfig:
     max_hold_us: int = 20_000
     schedule: Schedule = Schedule.AUTO
     resume_seconds: float = RESUME_SECONDS
+    request_seconds: float = REQUEST_SECONDS
     api_keys: Path | None = None
     rate: RateLimit | None = None
     http_listen: str | None = None
@@ -114,6 +123,7 @@ class StackConfig:
     draft: Path | None = None
     speculation: Speculation = Speculation.AUTO
     schedule: Schedule = Schedule.AUTO
+    prefix_share: float = PREFIX_SHARE
     fake_target: FakeEngine | None = None
     fake_draft: FakeEngine | None = None
     dtype: str = "auto"
@@ -142,9 +152,12 @@ def read_tracing(file: Path | None) -> TracingConfig:
     """Tracing to a file, and to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names.
 
     Raises:
-        InvalidField: a standard variable asks for an exporter or a protocol that is not there.
+        InvalidField: a standard variable asks for an exporter or a protocol that is not there,
+            or forbids what the file asks for.
     """
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        if file is not None:
+            raise InvalidField("--trace-file", "left out while OTEL_SDK_DISABLED is true")
         return TracingConfig()
     exporter = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     if exporter not in ("otlp", "none"):

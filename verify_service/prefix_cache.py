@@ -14,8 +14,6 @@ from itertools import count
 
 from foredraft.engine.kv import BLOCK, BlockPool
 
-_SHARE = 0.5  # of the pool that cached chunks may hold
-
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
@@ -31,13 +29,13 @@ _START = 0  # the number of the empty text
 class PrefixCache:
     """A trie of chunks; the least recently used goes first. Its blocks are free for who needs them.
 
-    ``blocks`` counts them.
+    ``blocks`` counts them; they are at most ``share`` of the pool.
     """
 
-    def __init__(self, pool: BlockPool, chunk: int) -> None:
+    def __init__(self, pool: BlockPool, chunk: int, share: float) -> None:
         self._pool = pool
         self._chunk = chunk
-        self._limit = int(_SHARE * pool.total_blocks)
+        self._limit = int(share * pool.total_blocks)
         self._chunks: dict[
             tuple[int, tuple[int, ...]], _Chunk
         ] = {}  # (before, tokens), oldest first

@@ -7,6 +7,7 @@ are free.
 
 from __future__ import annotations
 
+from foredraft.config import PREFIX_SHARE
 from foredraft.engine.attention_plan import TILE
 from foredraft.engine.kv import BLOCK
 from foredraft.engine.runner import Runner
@@ -17,10 +18,10 @@ from verify_service.sequence import VerifySequence
 class Reservations:
     """Blocks that only the prefix cache holds count as free: it gives way to everything."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, prefix_share: float = PREFIX_SHARE) -> None:
         self._runner = runner
         self._pool = runner.kv
-        self._prefixes = PrefixCache(runner.kv, runner.chunk)
+        self._prefixes = PrefixCache(runner.kv, runner.chunk, prefix_share)
 
     @property
     def free_blocks(self) -> int:

@@ -171,7 +171,7 @@ class Worker:
             config.max_sequences, config.max_nodes, config.max_depth, runner.kv.total_blocks
         )
         self.identity = WorkerIdentity(runner.info, limits)
-        scheduler = Scheduler(Reservations(runner), runner.info, limits)
+        scheduler = Scheduler(Reservations(runner, config.prefix_share), runner.info, limits)
         return StepLoop(runner, scheduler, cost, self._publish, self._trace)
 
     def _publish(self, stream: int, response: codec.Response) -> None:

@@ -28,6 +28,8 @@ from foredraft.cli.options import (
 from foredraft.cli.tracing import add_trace_file_flag, tracing_config
 from foredraft.config import (
     DTYPES,
+    PREFIX_SHARE,
+    REQUEST_SECONDS,
     RESUME_SECONDS,
     DraftConfig,
     EngineConfig,
@@ -38,11 +40,12 @@ from foredraft.config import (
 from foredraft.engine.model_config import UnsupportedModel
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import Range, Schedule, Speculation
-from foredraft.telemetry.setup import tracing
 
 logger = logging.getLogger(__name__)
 
+_SHARE = Range(0.0, 1.0, whole=False)
 _WAIT = Range(0.0, 86_400.0, whole=False)
+_TIME_LIMIT = Range(0.0, 86_400.0, whole=False, open_low=True)
 _WORKER_PACKAGES = {"torch", "transformers", "safetensors", "numpy"}
 
 
@@ -60,6 +63,13 @@ def _add_verify(roles: Subparsers) -> None:
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="the target")
     _add_engine_flags(parser)
     add_fake_target_flag(parser)
+    parser.add_argument(
+        "--prefix-share",
+        type=number_in(_SHARE),
+        metavar="X",
+        default=PREFIX_SHARE,
+        help="of the memory, what prompts of finished requests may hold to be reused",
+    )
     _add_limits(parser, VerifyConfig, nodes="most guesses in a tree and in a step")
 
 
@@ -102,6 +112,13 @@ def _add_gateway(roles: Subparsers) -> None:
         metavar="S",
         default=RESUME_SECONDS,
         help="how long a request whose verify service was lost waits for another; 0 ends it",
+    )
+    parser.add_argument(
+        "--request-seconds",
+        type=number_in(_TIME_LIMIT),
+        metavar="S",
+        default=REQUEST_SECONDS,
+        help="longest time that an answer may take",
     )
     add_access_flags(parser)
     parser.add_argument("--schedule", choices=[s.name.lower() for s in Schedule], default="auto")
@@ -152,6 +169,7 @@ def _verify_config(args: argparse.Namespace) -> VerifyConfig:
     return VerifyConfig(
         listen=args.listen,
         engine=_engine_config(args, args.model),
+        prefix_share=args.prefix_share,
         max_sequences=args.max_sequences,
         max_nodes=args.max_nodes,
         max_depth=args.max_depth,
@@ -180,6 +198,7 @@ def _gateway_config(args: argparse.Namespace) -> GatewayConfig:
         max_hold_us=args.max_hold_us,
         schedule=Schedule[args.schedule.upper()],
         resume_seconds=args.resume_seconds,
+        request_seconds=args.request_seconds,
         api_keys=args.api_keys,
         rate=args.rate,
         http_listen=args.http_listen,
@@ -205,13 +224,15 @@ def _engine_config(args: argparse.Namespace, model: str) -> EngineConfig:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from foredraft.telemetry.setup import tracing
+
     configure_logging(args.role, args.log_level)
     if args.exit_with_parent:
         from foredraft.supervisor.child import end_with_parent
 
         end_with_parent()
-    config = args.make_config(args)
     spans = tracing_config(args.trace_file)
+    config = args.make_config(args)
     serve = _load_serve(args.role)
     try:
         with tracing(args.role, spans):

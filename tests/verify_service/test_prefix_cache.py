@@ -83,7 +83,7 @@ def test_the_cache_gives_way(runner: ModelRunner) -> None:
 
 def test_the_least_recently_used_chunk_goes_first() -> None:
     pool = BlockPool(16)  # room for two chunks of 64 in the cache
-    cache = PrefixCache(pool, 64)
+    cache = PrefixCache(pool, 64, 0.5)
     texts = [[number] * 65 for number in range(3)]
     kept = [pool.allocate(5) for _ in range(2)]
     for text, blocks in zip(texts, kept, strict=False):
@@ -100,7 +100,7 @@ def test_the_least_recently_used_chunk_goes_first() -> None:
 
 def test_a_prompt_that_is_known_to_its_end_keeps_its_last_token_to_run() -> None:
     pool = BlockPool(32)
-    cache = PrefixCache(pool, 64)
+    cache = PrefixCache(pool, 64, 0.5)
     pool.free(cache.adopt([5] * 129, pool.allocate(9)))
     assert len(cache.match([5] * 128)) == 4
     assert len(cache.match([5] * 129)) == 8
