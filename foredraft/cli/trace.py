@@ -9,7 +9,6 @@ from pathlib import Path
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import Subparsers, add_command
 from foredraft.telemetry.drawing import draw, summary
-from foredraft.telemetry.page import render_page
 from foredraft.telemetry.records import SpanRecord, read_requests, read_spans
 from foredraft.telemetry.timeline import Timeline, build_timeline
 
@@ -60,6 +59,8 @@ def _choose(requests: list[SpanRecord], trace_id: str | None, file: Path) -> Spa
 
 
 def _write(out: Path, timeline: Timeline) -> None:
+    from foredraft.telemetry.page import render_page
+
     try:
         out.write_text(render_page(timeline), encoding="utf-8")
     except OSError as error:

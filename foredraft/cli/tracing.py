@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from foredraft.cli.faults import CommandError
@@ -22,7 +23,7 @@ def tracing_config(file: Path | None) -> TracingConfig:
     """Refuses a file that cannot be written before anything is started."""
     if file is not None:
         try:
-            file.touch(0o600)
+            os.close(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
         except OSError as error:
             raise CommandError(f"--trace-file {file}: {error.strerror}") from error
     return read_tracing(file)

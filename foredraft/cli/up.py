@@ -61,6 +61,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     configure_logging("supervisor", args.log_level)
+    spans = tracing_config(args.trace_file)
     target, draft = args.fake_engine or (None, None)
     config = dataclasses.replace(
         stack_config(args, args.grpc_host, args.grpc_port),
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         fake_target=target,
         fake_draft=draft,
         log_level=args.log_level,
-        trace_file=tracing_config(args.trace_file).file,
+        trace_file=spans.file,
     )
     return run_until_signal(_serve(config), interrupted=0)
 

@@ -13,6 +13,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, StatusCode, format_span_id, format_trace_id
 
 
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
 class FileExporter(SpanExporter):
     """Appends one line per span, each in one write: lines of other processes stay whole, too.
 
@@ -21,7 +24,7 @@ class FileExporter(SpanExporter):
 
     def __init__(self, path: Path, role: str) -> None:
         self._role = role
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = os.open(path, _APPEND, 0o600)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -114,3 +115,9 @@ def test_what_is_not_there_is_refused(name, value, allowed, monkeypatch):
     monkeypatch.setenv(name, value)
     with pytest.raises(InvalidField, match=f"{name} must be {allowed}"):
         read_tracing(None)
+
+
+def test_a_file_is_not_left_empty_in_silence(monkeypatch):
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with pytest.raises(InvalidField, match="OTEL_SDK_DISABLED"):
+        read_tracing(Path("t.jsonl"))
