@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if status == health_pb2.HealthCheckResponse.SERVING else 1
 
 
-async def _ask(address: str, timeout: float) -> health_pb2.HealthCheckResponse.ServingStatus:
+async def _ask(address: str, seconds: float) -> health_pb2.HealthCheckResponse.ServingStatus:
     async with private_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=seconds)
     return answer.status
