@@ -183,8 +183,8 @@ class _Maker:
         """Stacked weights, times the weight of the norm that feeds them."""
         stacked = self._stacked(names)
         if norm is not None:
-            weight = self.read(norm).to(self.device).float()
-            stacked = (stacked.float() * weight).to(stacked.dtype)
+            # Not rounded to the checkpoint's type: it would be another model in a finer precision.
+            stacked = stacked.float() * self.read(norm).to(self.device).float()
         made = self.precision.make_linear(stacked)
         return FixedLaunchLinear(made) if self.fixed_launch else made
 

@@ -20,7 +20,7 @@ from foredraft.engine.kv import BlockPool
 from foredraft.engine.runner import ModelRunner, SequenceRows
 
 CONTEXT = 320
-# Every family, in heads of several widths and groups of several sizes, some in several files.
+# Every family; heads of several widths, groups of several sizes; files in parts and in bfloat16.
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-groups-of-3": {"family": "llama", "hidden": 96, "heads": 6, "kv_heads": 2},
     "llama-no-groups": {"family": "llama", "hidden": 64, "heads": 4, "kv_heads": 4, "tie": False},
@@ -41,6 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "heads": 14,
         "kv_heads": 2,
         "shard": "60KB",
+        "dtype": torch.bfloat16,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
     },
     "qwen3-groups-of-8": {
@@ -50,6 +51,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "kv_heads": 1,
         "head_dim": 24,
         "tie": False,
+        "dtype": torch.bfloat16,
         "shard": "40KB",
     },
 }

@@ -34,6 +34,7 @@ def make_tiny_model(
     spread: float = 0.2,
     norm_spread: float = 0.0,
     shard: str = "1GB",
+    dtype: torch.dtype = torch.float32,
     **more: Any,
 ) -> Path:
     """Write a random model of ``vocab`` rows and a tokenizer of ``real_vocab`` entries.
@@ -41,7 +42,7 @@ def make_tiny_model(
     Equal arguments give equal files. ``spread`` is the standard deviation of the weights and
     biases: the library's own 0.02 makes logits so flat that greedy choices hang on rounding.
     ``norm_spread`` is that of the norms' weights, around 1. A file has at most ``shard`` bytes.
-    ``more`` fields go to config.json.
+    ``dtype`` is that of the files. ``more`` fields go to config.json.
     """
     path.mkdir(parents=True, exist_ok=True)
     config = AutoConfig.for_model(
@@ -68,7 +69,7 @@ def make_tiny_model(
                 torch.nn.init.normal_(weight, std=spread)
             elif name.endswith("norm.weight") and norm_spread:
                 torch.nn.init.normal_(weight, mean=1.0, std=norm_spread)
-    model.save_pretrained(path, max_shard_size=shard)
+    model.to(dtype).save_pretrained(path, max_shard_size=shard)
     make_tiny_tokenizer(path, vocab if real_vocab is None else real_vocab)
     return path
 
