@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from foredraft.params import InvalidField
-from foredraft.wire.errors import Overloaded
+from foredraft.wire.errors import RETRY_SECONDS, Overloaded
 
 WAITING_PER_RUNNING = 3
-RETRY_SECONDS = 1.0  # what a client that is turned away is told to wait
 
 
 class Admission:

@@ -11,6 +11,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+import grpc
+
 from foredraft.config import GatewayConfig
 from foredraft.params import Schedule, Speculation
 from foredraft.wire.errors import RETRY_SECONDS, Failed, Unavailable, code_from_number
@@ -26,7 +28,7 @@ from foredraft.wire.messages import (
 from gateway.draft_pool import DraftPool
 from gateway.plan import Plan
 from gateway.request import Request
-from gateway.stranded import Stranded
+from gateway.time_limit import TimeLimit
 from gateway.tokenizer import Tokenizer
 from gateway.trace import Trace
 from gateway.verify_pool import VerifyPool
@@ -52,7 +54,8 @@ class Relay:
         drafting = config.speculation is not Speculation.OFF
         self._draft = DraftPool(config.draft if drafting else (), self)
         self._live: dict[int, Request] = {}
-        self._stranded = Stranded(config.resume_seconds, self._give_up)
+        self._running = TimeLimit(config.request_seconds, self._expire)
+        self._stranded = TimeLimit(config.resume_seconds, self._give_up)
         self._ids = itertools.count(1)
         # Workers may still hold sequences of a gateway that was here before.
         self._incarnation = 1 + secrets.randbelow(2**31)
@@ -96,6 +99,7 @@ class Relay:
         request = Request(next(self._ids), self._incarnation, plan, self._decode, trace)
         self._verify.open(request)
         self._live[request.seq_id] = request
+        self._running.add(request)
         self._draft.open(request)
         trace.opened(plan, self.target().model.model_id)
         return request
@@ -103,6 +107,12 @@ class Relay:
     def close(self, request: Request) -> None:
         """The client wants no more: free what the workers hold. Harmless when it has ended."""
         self._retire(request, at_verify=True)
+
+    def shut_down(self) -> None:
+        """End what still runs, and say why."""
+        for request in list(self._live.values()):
+            request.fail(Unavailable("the gateway is shutting down", RETRY_SECONDS))
+            self._retire(request, at_verify=True)
 
     def verify_up(self, worker: int, identity: WorkerIdentity) -> None:
         self._verify.learn(worker, identity)
@@ -177,6 +187,11 @@ class Relay:
         request.fail(Unavailable("the target model was lost", RETRY_SECONDS))
         self._retire(request, at_verify=False)
 
+    def _expire(self, request: Request) -> None:
+        limit = f"an answer may take {self._config.request_seconds:g} s"
+        request.fail(Failed(grpc.StatusCode.DEADLINE_EXCEEDED, limit))
+        self._retire(request, at_verify=True)
+
     def _send_budget(self) -> None:
         off = self._config.speculation is Speculation.OFF
         self._verify.send_budget(
@@ -213,6 +228,7 @@ class Relay:
     def _retire(self, request: Request, *, at_verify: bool) -> None:
         if self._live.pop(request.seq_id, None) is None:
             return
+        self._running.discard(request)
         self._stranded.discard(request)
         request.trace.finished(request.finish, request.stats())
         self._verify.close(request, tell=at_verify)

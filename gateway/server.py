@@ -11,7 +11,7 @@ from foredraft.v1 import generate_pb2_grpc as pb_grpc
 from foredraft.wire.channel import bind, public_server
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
-from foredraft.wire.serving import serve_until_stopped
+from foredraft.wire.serving import GRACE_SECONDS, serve_until_stopped
 from gateway.access import make_access
 from gateway.chat_template import ChatTemplate
 from gateway.generate_service import SERVICE, GenerateService
@@ -25,6 +25,8 @@ from gateway.relay import Relay
 from gateway.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+_LAST_WORDS_SECONDS = 1.0  # for answers that are cut short to say so
 
 
 class Gateway:
@@ -41,7 +43,7 @@ class Gateway:
         self.health = Health(SERVICE)
         self.server = public_server([ErrorInterceptor()])
         metrics = Metrics()
-        intake = Intake(self.relay, planner, metrics)
+        self.intake = intake = Intake(self.relay, planner, metrics)
         access = make_access(config)
         service = GenerateService(intake, access)
         pb_grpc.add_GenerateServiceServicer_to_server(service, self.server)
@@ -62,10 +64,12 @@ class Gateway:
                 while True:
                     await self.health.set_serving(await self._serving.get())
 
-    async def close_http(self) -> None:
-        """Requests that run there go on for the grace time."""
+    async def drain(self) -> None:
+        """Take no more requests; those that run are ended just before the grace time is over."""
         if self.http is not None:
             self.http.close()
+        seconds = GRACE_SECONDS - _LAST_WORDS_SECONDS
+        asyncio.get_running_loop().call_later(seconds, self.relay.shut_down)
 
     def _http_serving(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self.http is None else self.http.serving()
@@ -78,5 +82,5 @@ async def serve(config: GatewayConfig) -> None:
     if gateway.http is not None:
         logger.info("listening on %s for HTTP", gateway.http.address)
     await serve_until_stopped(
-        gateway.server, gateway.health, gateway.work(), drain=gateway.close_http
+        gateway.server, gateway.health, gateway.work(), drain=gateway.drain
     )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from foredraft.wire.errors import Unavailable
+from foredraft.wire.errors import RETRY_SECONDS, Unavailable
 from foredraft.wire.messages import (
     CloseSequence,
     CloseSequences,
@@ -16,7 +16,6 @@ from foredraft.wire.messages import (
     VerifyBudget,
     WorkerIdentity,
 )
-from gateway.admission import RETRY_SECONDS
 from gateway.request import Request
 from gateway.verify_link import VerifyEvents, VerifyLink
 

@@ -23,6 +23,8 @@ FIELD_KEY = "field"
 TRACE_ID_KEY = "trace-id"
 SEED_KEY = "seed"
 
+RETRY_SECONDS = 1.0  # what a caller that is turned away is told to wait
+
 
 class BadMessage(InvalidField):
     """A message of a peer does not follow the contract."""

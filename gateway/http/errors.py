@@ -13,8 +13,7 @@ from aiohttp import web
 from foredraft.errors import ForedraftError
 from foredraft.errors import Unsupported as RefusedByName
 from foredraft.params import Unsupported
-from foredraft.wire.errors import describe
-from gateway.admission import RETRY_SECONDS
+from foredraft.wire.errors import RETRY_SECONDS, describe
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from foredraft.wire.errors import Unavailable
-from gateway.admission import RETRY_SECONDS
+from foredraft.wire.errors import RETRY_SECONDS, Unavailable
 from gateway.intake import Intake
 
 

@@ -18,7 +18,7 @@ from gateway.server import serve
 
 
 @pytest.mark.asyncio
-async def test_a_live_answer_is_finished_before_the_end(tmp_path):
+async def test_live_answers_finish_or_are_told_before_the_end(tmp_path):
     model = make_tiny_tokenizer(tmp_path / "tiny", 259)
     made = tokenizer_identity(model)
     verify = FakeVerify(identity(made.hash, made.vocab_size))
@@ -31,12 +31,17 @@ async def test_a_live_answer_is_finished_before_the_end(tmp_path):
             await late.models()
             answer = asyncio.create_task(client.generate("hello"))
             await until(lambda: verify.live)
+            endless = asyncio.create_task(client.generate("hello"))
+            await until(lambda: len(verify.live) == 2)
             os.kill(os.getpid(), signal.SIGTERM)
             with pytest.raises(Unavailable):
                 while True:
                     await late.models()
             verify.commit(verify.opened[0].seq_id, Round((10,), finish=FinishReason.STOP))
             assert (await answer).token_ids == [10]
+            with pytest.raises(Unavailable, match="shutting down") as told:
+                await endless
+            assert told.value.retry_after
         async with asyncio.timeout(20):
             await serving
         await until(lambda: not verify.outboxes)
