@@ -26,6 +26,7 @@ def runner(
     model = make_tiny_llama(tmp_path_factory.mktemp("model"), vocab=VOCAB, context=CONTEXT)
     settings = EngineConfig(model, dtype=request.param, threads=1, kv_memory_mib=2)
     runner = ModelRunner.load(settings)
+    runner.chunk = 64  # also on a GPU
     yield runner
     assert runner.kv.free_blocks == runner.kv.total_blocks
 
