@@ -6,6 +6,9 @@ import asyncio
 import logging
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
 from foredraft.config import GatewayConfig
 from foredraft.v1 import generate_pb2_grpc as pb_grpc
 from foredraft.wire.channel import bind, public_server
@@ -26,6 +29,8 @@ from gateway.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+# What tools that know no protos find out: what can be called here, and with what.
+_REFLECTED = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
 _LAST_WORDS_SECONDS = 1.0  # for answers that are cut short to say so
 
 
@@ -47,6 +52,7 @@ class Gateway:
         access = make_access(config)
         service = GenerateService(intake, access)
         pb_grpc.add_GenerateServiceServicer_to_server(service, self.server)
+        reflection.enable_server_reflection(_REFLECTED, self.server)
         self.address = bind(self.server, config.grpc_listen)
         self.http: HttpDoor | None = None
         if config.http_listen is not None:
@@ -81,6 +87,4 @@ async def serve(config: GatewayConfig) -> None:
     logger.info("listening on %s", gateway.address)
     if gateway.http is not None:
         logger.info("listening on %s for HTTP", gateway.http.address)
-    await serve_until_stopped(
-        gateway.server, gateway.health, gateway.work(), drain=gateway.drain
-    )
+    await serve_until_stopped(gateway.server, gateway.health, gateway.work(), drain=gateway.drain)

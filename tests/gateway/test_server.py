@@ -7,13 +7,16 @@ import os
 import signal
 
 import pytest
-from support.fakes import FakeVerify, Round, identity, until, worker
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from support.fakes import FakeVerify, Round, gateway, identity, until, worker
 from support.tiny_models import make_tiny_tokenizer
 
 from foredraft import AsyncClient, Unavailable
 from foredraft.config import GatewayConfig
 from foredraft.params import FinishReason
 from foredraft.tokenizer_hash import tokenizer_identity
+from foredraft.wire.channel import public_channel
+from gateway.generate_service import SERVICE
 from gateway.server import serve
 
 
@@ -45,3 +48,24 @@ async def test_live_answers_finish_or_are_told_before_the_end(tmp_path):
         async with asyncio.timeout(20):
             await serving
         await until(lambda: not verify.outboxes)
+
+
+@pytest.mark.asyncio
+async def test_tools_without_protos_find_the_services(tmp_path):
+    model = make_tiny_tokenizer(tmp_path / "tiny", 259)
+    made = tokenizer_identity(model)
+    verify = FakeVerify(identity(made.hash, made.vocab_size))
+    asked = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
+    ]
+    async with (
+        worker(verify, "127.0.0.1:0") as address,
+        gateway(model, address) as running,
+        public_channel(running.address) as opened,
+    ):
+        stub = reflection_pb2_grpc.ServerReflectionStub(opened)
+        listed, described = [answer async for answer in stub.ServerReflectionInfo(iter(asked))]
+    names = {service.name for service in listed.list_services_response.service}
+    assert {SERVICE, "grpc.health.v1.Health"} <= names
+    assert described.file_descriptor_response.file_descriptor_proto
