@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.fakes import FakeVerify, Round, gateway, identity, worker
+from support.http_door import door
 from support.spans import PARENT, SPAN, TRACE, collected, encoded_size
 from support.tiny_models import make_tiny_tokenizer
 
@@ -100,3 +101,23 @@ async def test_a_callers_trace_goes_on_and_a_refusal_is_told(model):
     assert TRACE in verify.opened[1].traceparent and verify.opened[1].traceparent.endswith("-00")
     assert refused.attributes[names.ERROR_TYPE] == "InvalidField"
     assert not refused.status.is_ok and not refused.events
+
+
+@pytest.mark.asyncio
+async def test_an_http_request_has_one_span_for_all_its_choices(model):
+    rounds = [Round((10, 11)), Round((12,), finish=FinishReason.LENGTH)]
+    with collected("gateway") as exporter:
+        async with door(model, rounds) as opened:
+            answer = await opened.client.chat.completions.create(
+                model="tiny",
+                messages=[{"role": "user", "content": SECRET}],
+                n=2,
+                extra_headers={"traceparent": PARENT},
+            )
+            await opened.client.models.list()
+    (span,) = exporter.get_finished_spans()
+    assert f"{span.context.trace_id:032x}" == TRACE and f"{span.parent.span_id:016x}" == SPAN
+    assert span.name == "chat tiny" and len(answer.choices) == 2
+    assert span.attributes[names.STEPS] == 4 and span.attributes[names.USAGE_OUTPUT_TOKENS] == 6
+    assert span.attributes[names.RESPONSE_FINISH_REASONS] == ("length", "length")
+    assert SECRET not in span.to_json()
