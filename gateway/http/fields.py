@@ -30,6 +30,8 @@ async def read_body(request: web.Request) -> Fields:
         body = json.loads(text, parse_constant=_refuse_constant)
     except TimeoutError:
         raise HttpFault(408, f"no body within {BODY_SECONDS:g} s", "request_timeout") from None
+    except web.RequestPayloadError:
+        raise HttpFault(400, "the body cannot be read as it is encoded", "invalid_body") from None
     except (ValueError, RecursionError):
         raise HttpFault(400, "the body is not valid JSON", "invalid_json") from None
     if not isinstance(body, dict):

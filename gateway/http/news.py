@@ -26,18 +26,22 @@ async def all_news(requests: Sequence[Request]) -> AsyncGenerator[News]:
     Raises:
         Exception: what a request failed with; the others are not waited for.
     """
-    waiting = {asyncio.create_task(_next(i, request)) for i, request in enumerate(requests)}
+    tasks = {asyncio.create_task(_next(i, request)) for i, request in enumerate(requests)}
     try:
-        while waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for news in sorted((task.result() for task in done), key=lambda news: news.index):
+        while tasks:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                news = task.result()
+                tasks.remove(task)
                 yield news
                 if news.finish is None:
                     again = _next(news.index, requests[news.index])
-                    waiting.add(asyncio.create_task(again))
+                    tasks.add(asyncio.create_task(again))
     finally:
-        for task in waiting:
+        for task in tasks:
             task.cancel()
+        # Others may have failed as well: asyncio complains of errors that nobody has seen.
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _next(index: int, request: Request) -> News:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 
 import openai
@@ -150,6 +151,15 @@ async def test_what_is_no_json_object(model, body):
 
 
 @pytest.mark.asyncio
+async def test_a_body_that_is_not_compressed_as_it_says(model):
+    async with door(model) as at:
+        headers = {"Content-Encoding": "gzip"}
+        async with at.http.post(COMPLETION, data=b"{}" * 100, headers=headers) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["code"] == "invalid_body"
+
+
+@pytest.mark.asyncio
 async def test_a_body_that_is_too_large(model):
     async with door(model) as at:
         body = json.dumps({"prompt": "a" * MAX_MESSAGE_BYTES})
@@ -193,15 +203,17 @@ async def test_too_many_at_once(model, words):
 
 
 @pytest.mark.asyncio
-async def test_the_target_is_lost(model):
+async def test_the_target_is_lost(model, caplog):
     async with door(model, resume_seconds=0.0) as at:
-        asking = asyncio.create_task(at.client.completions.create(model=MODEL, prompt="a"))
-        await until(lambda: at.verify.live)
+        asking = asyncio.create_task(at.client.completions.create(model=MODEL, prompt="a", n=2))
+        await until(lambda: len(at.verify.live) == 2)
         at.verify.hang_up()
         with pytest.raises(openai.InternalServerError) as failed:
             await asking
         assert failed.value.status_code == 503
         assert failed.value.response.headers["Retry-After"] == "1"
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 @pytest.mark.asyncio
