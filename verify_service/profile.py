@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from foredraft.engine.runner import Runner, SequenceRows
@@ -13,7 +14,7 @@ from foredraft.policy.cost import StepCost
 # row of a new tile costs as much as all of them.
 _WIDTHS = (1, 2, 3, 4, 6, 7, 9, 12, 13, 18, 24, 32)
 _CONTEXT = 128
-_ROUNDS = 5
+_ROUNDS, _ENOUGH_SECONDS = 5, 2.0  # a slow model gets fewer rounds
 
 
 def profile_steps(runner: Runner) -> StepCost:
@@ -27,9 +28,15 @@ def profile_steps(runner: Runner) -> StepCost:
     for start in range(0, context, runner.chunk):
         runner.prefill(blocks, [0] * min(runner.chunk, context - start), start)
     widths = [width for width in _WIDTHS if context + width <= runner.info.context_length]
-    rounds = [[_time_step(runner, blocks, context, n) for n in widths] for _ in range(_ROUNDS)]
+    quickest = [math.inf] * len(widths)
+    started = time.perf_counter()
+    for _ in range(_ROUNDS):
+        times = [_time_step(runner, blocks, context, width) for width in widths]
+        quickest = list(map(min, quickest, times))
+        if time.perf_counter() - started > _ENOUGH_SECONDS:
+            break
     runner.kv.free(blocks)
-    return StepCost.from_profile(zip(widths, map(min, *rounds), strict=True))
+    return StepCost.from_profile(zip(widths, quickest, strict=True))
 
 
 def _time_step(runner: Runner, blocks: list[int], context: int, width: int) -> float:
