@@ -13,7 +13,7 @@ from foredraft.telemetry import names
 from foredraft.telemetry.sequences import Key, TracedSequence, TracedSequences
 from foredraft.telemetry.setup import Tracing
 from foredraft.wire.codec.draft import Request
-from foredraft.wire.messages import CloseSequences, DraftTimings, NodeGroup, OpenSequences
+from foredraft.wire.messages import CloseSequences, DraftTimings, Nack, NodeGroup, OpenSequences
 
 
 @dataclass(slots=True)
@@ -58,7 +58,13 @@ class DraftTrace:
                 self._end((stream, close.seq_id) for close in sequences)
 
     def drafted(self, answers: list[Answer]) -> None:
-        """Work was done for all of ``answers`` together, which share its timings."""
+        """Work was done for all of ``answers`` together, which share its timings.
+
+        A sequence that is refused, or that the drafter has lost track of, ends here.
+        """
+        for answer in answers:
+            if isinstance(answer.content, Nack):
+                self._end((answer.stream, error.seq_id) for error in answer.content.errors)
         drafts = [(a.stream, a.content) for a in answers if isinstance(a.content, Drafts)]
         if not drafts or not len(self._lives):
             return

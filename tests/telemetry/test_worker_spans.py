@@ -23,6 +23,7 @@ from foredraft.wire.messages import (
     NodeGroup,
     OpenSequence,
     OpenSequences,
+    SequenceError,
     Source,
     StepTimings,
     VerifyBudget,
@@ -174,3 +175,13 @@ def test_work_for_a_root_ends_with_the_root():
         trace.drafted([drafted(1, 1, True, 1, 7)])
     spans = named(exporter.get_finished_spans(), names.DRAFT_WORK)
     assert [span.attributes[names.NODES] for span in spans] == [6, 6, 4]
+
+
+def test_a_sequence_that_the_drafter_lost_ends():
+    with collected("draft") as exporter:
+        trace = DraftTrace(current_tracing())
+        for number in (1, 2):
+            trace.received(STREAM, opening(number, parent(number)))
+        trace.drafted([Answer(STREAM, Nack((SequenceError(1, 1, 9, "lost"),)))])
+        ended = [span.context.trace_id for span in exporter.get_finished_spans()]
+    assert ended == [1]
