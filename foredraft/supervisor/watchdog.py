@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from enum import Enum, auto
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -36,33 +37,42 @@ async def until_hung(address: str, *, must_serve: bool) -> str:
             await asyncio.sleep(_PERIOD_SECONDS)
 
 
+class _Answer(Enum):
+    """What came of a health check."""
+
+    SERVING = auto()
+    NOT_SERVING = auto()
+    CLOSED = auto()  # it has stopped listening: it is about to end
+    SILENT = auto()
+
+
 class _Patience:
     """What the answers so far mean."""
 
     def __init__(self, must_serve: bool) -> None:
-        self._must_serve = must_serve
+        self._stalling = {_Answer.CLOSED, *([_Answer.NOT_SERVING] if must_serve else [])}
         self._served_at: float | None = None  # the last time that it served
         self._misses = 0
 
-    def lost(self, serving: bool | None, now: float) -> str | None:
-        """Why nothing more is to be hoped for; ``serving`` is None for no answer."""
-        if serving:
+    def lost(self, answer: _Answer, now: float) -> str | None:
+        """Why nothing more is to be hoped for."""
+        if answer is _Answer.SERVING:
             self._served_at = now
         if self._served_at is None:
             return None
-        self._misses = self._misses + 1 if serving is None else 0
+        self._misses = self._misses + 1 if answer is _Answer.SILENT else 0
         if self._misses >= _MOST_MISSES:
             return f"did not answer {_MOST_MISSES} health checks"
-        stalls = self._must_serve and serving is False
-        if stalls and now - self._served_at > _STALL_SECONDS:
+        if answer in self._stalling and now - self._served_at > _STALL_SECONDS:
             return f"has not served for {_STALL_SECONDS:.0f} s"
         return None
 
 
-async def _ask(stub: health_pb2_grpc.HealthStub) -> bool | None:
-    """Whether it serves; None for no answer."""
+async def _ask(stub: health_pb2_grpc.HealthStub) -> _Answer:
     try:
         answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_ANSWER_SECONDS)
-    except grpc.aio.AioRpcError:
-        return None
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+    except grpc.aio.AioRpcError as error:
+        silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        return _Answer.SILENT if silent else _Answer.CLOSED
+    serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+    return _Answer.SERVING if serving else _Answer.NOT_SERVING
