@@ -26,6 +26,13 @@ async def all_news(requests: Sequence[Request]) -> AsyncGenerator[News]:
     Raises:
         Exception: what a request failed with; the others are not waited for.
     """
+    if len(requests) == 1:  # as nearly always, and without a task for each piece
+        news = await _next(0, requests[0])
+        while news.finish is None:
+            yield news
+            news = await _next(0, requests[0])
+        yield news
+        return
     tasks = {asyncio.create_task(_next(i, request)) for i, request in enumerate(requests)}
     try:
         while tasks:
