@@ -6,11 +6,15 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import Link
 
 from foredraft.config import TracingConfig, read_tracing
 from foredraft.params import InvalidField
@@ -121,3 +125,36 @@ def test_a_file_is_not_left_empty_in_silence(monkeypatch):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with pytest.raises(InvalidField, match="OTEL_SDK_DISABLED"):
         read_tracing(Path("t.jsonl"))
+
+
+class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+    def __init__(self) -> None:
+        self.spans = []
+
+    def Export(self, request, context):
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                self.spans += scope.spans
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+def test_a_collector_gets_both_kinds_of_spans(monkeypatch):
+    collector = Collector()
+    server = grpc.server(ThreadPoolExecutor(1))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    try:
+        with tracing("verify", read_tracing(None)):
+            current = current_tracing()
+            request = current.tracer.start_span("request")
+            request.end()
+            link = Link(request.get_span_context(), {"tokens": 1})
+            current.batch.record("step", [link], 1, 2, {"rows": 1})
+    finally:
+        server.stop(None)
+    request, step = collector.spans
+    assert step.trace_id == request.trace_id and not step.parent_span_id
+    assert [link.span_id for link in step.links] == [request.span_id]
+    assert (step.start_time_unix_nano, step.end_time_unix_nano) == (1, 2)
