@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +71,39 @@ class Answers:
 
 
 @pytest.mark.asyncio
-async def test_answers_outlive_their_workers(target: Path) -> None:
+@pytest.mark.parametrize("name", ["verify", "draft"])
+async def test_answers_outlive_their_workers(
+    target: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with stack(target, draft=target) as (running, client):
         undisturbed = await Answers(client, speculation="off").all()
         assert all(len(ids) == TOKENS for ids in undisturbed)
-        for name, stroke in product(("verify", "draft"), (signal.SIGKILL, signal.SIGSTOP)):
+        for stroke in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
             await wait_for_drafting(client)
             answers = Answers(client)
             await answers.under_way()
             old = running.pids()[name]
             os.kill(old, stroke)
-            assert await answers.all() == undisturbed, (name, stroke)
-            await until(lambda name=name, old=old: running.pids()[name] != old)  # type: ignore[misc]
+            assert await answers.all() == undisturbed, stroke
+            await until(lambda old=old: running.pids()[name] != old)  # type: ignore[misc]
         await wait_for_drafting(client)
-        assert await Answers(client).all() == undisturbed
+        assert f"{name} (pid {old}) ended with exit code 0" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_is_to_end_lets_answers_finish_or_says_so(
+    target: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stack(target) as (running, client):
+        answers = Answers(client)
+        await answers.under_way()
+        old = running.pids()["gateway"]
+        os.kill(old, signal.SIGTERM)
+        errors = await answers.errors()
+        await until(lambda: running.pids()["gateway"] != old)
+    for ids, error in zip(answers.ids, errors, strict=True):
+        assert len(ids) == TOKENS if error is None else isinstance(error, Unavailable)
+    assert f"gateway (pid {old}) ended with exit code 0" in caplog.text
 
 
 @pytest.mark.asyncio
