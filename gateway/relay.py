@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # A guess that is less likely than this is not worth a row of the target's batch.
 _MIN_SURVIVAL = 0.05
+# A request that ends every worker it is given to must not end them all.
+_MOST_IN_VAIN = 2
 # While the target verifies, the drafter goes on with what is likely enough to come next.
 _AHEAD_SURVIVAL = 0.01
 
@@ -176,7 +178,9 @@ class Relay:
         """Open sequences again, as their journals stand, at workers that are up."""
         count = 0
         for request in requests:
-            request.begin_anew()
+            if request.begin_anew() > _MOST_IN_VAIN:
+                self._give_up(request)
+                continue
             self._verify.open(request)
             self._draft.open(request)
             count += 1

@@ -34,6 +34,8 @@ class Request:
         self.seq_id = seq_id
         self.incarnation = incarnation
         self.verify_worker = 0
+        self._begun_at = -1  # the journal's position when it last began anew
+        self._in_vain = 0
         self.plan = plan
         self.trace = trace
         self.journal = Journal(plan.prompt)
@@ -51,9 +53,16 @@ class Request:
     def ended(self) -> bool:
         return self.finish is not None or self._error is not None
 
-    def begin_anew(self) -> None:
-        """From now on what workers say of the sequence as it was is late, and dropped."""
+    def begin_anew(self) -> int:
+        """From now on what workers say of the sequence as it was is late, and dropped.
+
+        Returns how many times in a row it has begun anew and then got no further.
+        """
         self.incarnation += 1
+        further = self.journal.position > self._begun_at
+        self._begun_at = self.journal.position
+        self._in_vain = 0 if further else self._in_vain + 1
+        return self._in_vain
 
     def opening(self) -> OpenSequence:
         """The sequence as it stands now."""

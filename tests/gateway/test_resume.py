@@ -95,6 +95,31 @@ async def test_a_request_whose_target_does_not_come_back_is_told_so(model, known
 
 
 @pytest.mark.asyncio
+async def test_a_request_that_ends_each_target_is_given_up(model, known, tmp_path):
+    address = f"unix:{tmp_path}/verify"
+    targets = [FakeVerify(known) for _ in range(4)]
+    async with (
+        gateway(model, address, ready=False) as running,
+        AsyncClient(running.address) as client,
+    ):
+        for number, verify in enumerate(targets):
+            async with worker(verify, address):
+                await until(lambda verify=verify: verify.budgets)
+                if number == 0:
+                    _, seq_id, task = await start(client, verify)
+                    verify.commit(seq_id, Round((10,)))
+                    (request,) = running.relay._live.values()
+                    await until(lambda request=request: request.journal.committed)
+                await until(lambda verify=verify: verify.opened)
+            await until(lambda: not running.relay.ready)
+        verify = FakeVerify(known)
+        async with worker(verify, address):
+            with pytest.raises(Unavailable, match="lost"):
+                await task
+        assert not verify.opened and not running.relay._live
+
+
+@pytest.mark.asyncio
 async def test_sequences_of_a_lost_target_move_to_another_one(model, known, tmp_path):
     first, second, draft = FakeVerify(known), FakeVerify(known), FakeDraft(known)
     async with contextlib.AsyncExitStack() as both:
