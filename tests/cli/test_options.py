@@ -28,8 +28,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     [
         (["up", "--http-port", "x"], "--http-port: must be a whole number from 0 to 65535"),
         (["serve", "gateway", "--http-listen", "8000"], "--http-listen: must be HOST:PORT"),
-        (["up", "--schedule", "held"], "--schedule held is not supported"),
-        (["up", "--schedule", "free"], "--schedule free is not supported"),
+        (["up", "--fake-engine", "5"], "STEP_MS,DRAFT_MS[,TOP1], not 5: milliseconds are"),
+        (["up", "--fake-engine", "5,1,2"], "TOP1 is a number from 0 to 1"),
         (["up", "--schedule", "later"], "argument --schedule: invalid choice"),
         (["up", "--grpc-port", "70000"], "--grpc-port: must be a whole number from 0 to 65535"),
         (["up", "--grpc-port", "a"], "--grpc-port: must be a whole number from 0 to 65535, not a"),
