@@ -72,7 +72,7 @@ def ids(results: Sequence[Result]) -> list[list[int]]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("dtype", ["auto", pytest.param("float32", marks=pytest.mark.slow)])
 async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> None:
     target = make_tiny_llama(tmp_path / "target", seed=1)
     stranger = make_tiny_llama(tmp_path / "stranger", seed=2, layers=1, hidden=32)
