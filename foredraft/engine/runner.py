@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -94,7 +94,7 @@ class ModelRunner:
         if config.context_length == config.sliding_window:
             log.warning("the context is served up to sliding_window: %d", config.sliding_window)
         precision = choose_precision(settings.dtype, device)
-        tiles = _measure_tiles(config, precision, device)
+        tiles = _measure_tiles(config, precision, device, torch.get_num_threads())
         model = load_model(
             settings.model, config, precision, device, fixed_launch=tiles.linear.limit is not None
         )
@@ -164,9 +164,15 @@ def _choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+@lru_cache(maxsize=8)
 @torch.inference_mode()
-def _measure_tiles(config: ModelConfig, precision: Precision, device: torch.device) -> Tiles:
-    """Row tiles, measured on products with this model's widths of input."""
+def _measure_tiles(
+    config: ModelConfig, precision: Precision, device: torch.device, threads: int
+) -> Tiles:
+    """Row tiles, measured on products with this model's widths of input, once per process.
+
+    ``threads`` are those that compute now: libraries choose by their number, too.
+    """
     random = torch.Generator().manual_seed(0)
 
     def sample(*shape: int) -> Tensor:

@@ -14,13 +14,13 @@ from foredraft.config import FakeEngine, StackConfig
 from foredraft.supervisor.stack import running_stack
 from foredraft.wire.channel import public_channel
 
-PASS_MS = 400.0
-CALLS = 20
+PASS_MS = 250.0
+CALLS = 10
 
 
 @pytest.mark.asyncio
 async def test_calls_are_answered_within_a_pass(tmp_path: Path) -> None:
-    """Order is what counts: twenty health calls and a cancel are done before the next token."""
+    """Order is what counts: ten health calls and a cancel are done before the next token."""
     config = StackConfig(
         grpc_host="127.0.0.1",
         grpc_port=0,

@@ -99,6 +99,7 @@ async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> N
         assert ids(await together(client, "auto")) == ids(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_twins_guesses_are_all_accepted(tmp_path: Path) -> None:
     target = make_tiny_llama(tmp_path / "target", seed=1)

@@ -98,6 +98,7 @@ async def test_answers_outlive_their_workers(
         assert in_order == (stroke is signal.SIGTERM)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_gateway_that_is_to_end_lets_answers_finish_or_says_so(
     target: Path, caplog: pytest.LogCaptureFixture
@@ -114,6 +115,7 @@ async def test_a_gateway_that_is_to_end_lets_answers_finish_or_says_so(
     assert f"gateway (pid {old}) ended with exit code 0" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_without_restarts_the_loss_of_the_target_is_told(target: Path) -> None:
     async with stack(target, restart=False) as (running, client):
