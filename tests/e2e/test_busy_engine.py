@@ -18,6 +18,7 @@ PASS_MS = 250.0
 CALLS = 10
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_calls_are_answered_within_a_pass(tmp_path: Path) -> None:
     """Order is what counts: ten health calls and a cancel are done before the next token."""

@@ -79,7 +79,7 @@ class Answers:
         pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("name", ["verify", "draft"])
+@pytest.mark.parametrize("name", ["verify", pytest.param("draft", marks=pytest.mark.slow)])
 async def test_answers_outlive_their_workers(
     target: Path, name: str, stroke: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
