@@ -25,12 +25,12 @@ CPU = torch.device("cpu")
 
 
 def row(position: int = 5, history: tuple[int, ...] = (), **options: object) -> SampledRow:
-    return SampledRow(SamplingParams(**options), 0, position, 2, history)  # type: ignore[arg-type]
+    return SampledRow(SamplingParams(**options), 0, position, 2, history)
 
 
 def frequencies(logits: Tensor, draws: int, **options: object) -> Tensor:
     """Shares of each token over ``draws`` positions."""
-    params = SamplingParams(temperature=1.0, **options)  # type: ignore[arg-type]
+    params = SamplingParams(temperature=1.0, **options)
     rows = [SampledRow(params, 0, position, 0, ()) for position in range(draws)]
     chosen = choose(logits.expand(draws, -1), rows, ())
     return torch.bincount(torch.tensor(chosen), minlength=logits.shape[-1]) / draws

@@ -136,7 +136,7 @@ def closes(*sequences: CloseSequence) -> verify_pb2.VerifyRequest:
     return verify.encode_request(CloseSequences(sequences))
 
 
-UNKNOWN_SCHEDULE = verify_pb2.VerifyBudget(schedule=99)  # type: ignore[arg-type]
+UNKNOWN_SCHEDULE = verify_pb2.VerifyBudget(schedule=99)
 # Guesses are relayed unread, so what is wrong with them costs the guesses and nothing else.
 VERIFY: dict[str, tuple[verify_pb2.VerifyRequest, Answer]] = {
     "empty message": (verify_pb2.VerifyRequest(), ends("message")),

@@ -76,7 +76,7 @@ async def test_a_stopped_process_is_replaced(
         before = stack.pids()
         for name in before:
             os.kill(before[name], signal.SIGSTOP)
-            await until(lambda name=name: stack.pids()[name] != before[name])  # type: ignore[misc]
+            await until(lambda name=name: stack.pids()[name] != before[name])
         await stack.ready()
     assert caplog.text.count("did not answer 2 health checks: it is killed") == 2
 

@@ -45,7 +45,7 @@ def opening(seq_id: int, prompt: tuple[int, ...] = PROMPT, **params: object) -> 
         seq_id,
         incarnation=1,
         prompt=prompt,
-        params=SamplingParams(**options),  # type: ignore[arg-type]
+        params=SamplingParams(**options),
         speculation=Speculation.SUFFIX,
     )
 

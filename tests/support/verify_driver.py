@@ -129,7 +129,7 @@ class VerifyDriver:
             incarnation=1,
             prompt=tuple(prompt),
             committed=tuple(committed),
-            params=SamplingParams(**params),  # type: ignore[arg-type]
+            params=SamplingParams(**params),
             speculation=speculation,
         )
         self._opened[seq_id], self._guessers[seq_id] = opened, guesses

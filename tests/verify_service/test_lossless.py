@@ -40,7 +40,7 @@ def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def alone(runner: ModelRunner, prompt: list[int], **params: object) -> Answer:
     """The plain run: no guesses, nobody else in the batch."""
     with VerifyDriver(runner) as driver:
-        driver.open(0, prompt, **params)  # type: ignore[arg-type]
+        driver.open(0, prompt, **params)
         return driver.finish()[0]
 
 
@@ -65,7 +65,7 @@ def test_greedy_ids_are_those_of_the_plain_run(runner: ModelRunner, depth: int) 
     for name in drafters(texts[0], depth):
         with VerifyDriver(runner) as driver:
             for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
-                driver.open(index, prompt, drafters(text, depth)[name], **params)  # type: ignore[arg-type]
+                driver.open(index, prompt, drafters(text, depth)[name], **params)
             answers = driver.finish()
         assert [answers[index].tokens for index in range(len(prompts))] == plain, name
 
@@ -80,7 +80,7 @@ def test_sampled_ids_are_those_of_the_plain_run_in_a_mixed_batch(runner: ModelRu
             for index, (prompt, params) in enumerate(cells):
                 text = [*prompt, *plain[index].tokens]
                 guesser = drafters(text, 5)[name]
-                driver.open(index, prompt, guesser, max_tokens=40, ignore_eos=True, **params)  # type: ignore[arg-type]
+                driver.open(index, prompt, guesser, max_tokens=40, ignore_eos=True, **params)
             answers = driver.finish()
         for index in range(len(cells)):
             assert answers[index].tokens == plain[index].tokens, (name, SAMPLED[index])
@@ -91,7 +91,7 @@ def test_every_guess_of_a_prophet_is_accepted(runner: ModelRunner) -> None:
         plain = alone(runner, PROMPTS[4], max_tokens=41, ignore_eos=True, **params)
         with VerifyDriver(runner) as driver:
             guesser = prophet([*PROMPTS[4], *plain.tokens], 4)
-            driver.open(0, PROMPTS[4], guesser, max_tokens=41, ignore_eos=True, **params)  # type: ignore[arg-type]
+            driver.open(0, PROMPTS[4], guesser, max_tokens=41, ignore_eos=True, **params)
             answer = driver.finish()[0]
         assert answer.tokens == plain.tokens
         assert [len(commit.tokens) for commit in answer.commits] == [5] * 8 + [1]
@@ -140,7 +140,7 @@ def test_log_probabilities_are_those_of_the_plain_run(runner: ModelRunner) -> No
     plain = alone(runner, PROMPTS[7], **params)
     with VerifyDriver(runner) as driver:
         guesser = half_right([*PROMPTS[7], *plain.tokens], 4, VOCAB)
-        driver.open(0, PROMPTS[7], guesser, **params)  # type: ignore[arg-type]
+        driver.open(0, PROMPTS[7], guesser, **params)
         answer = driver.finish()[0]
     entries = [entry for commit in answer.commits for entry in commit.logprobs]
     expected = [entry for commit in plain.commits for entry in commit.logprobs]

@@ -36,12 +36,12 @@ def test_a_known_beginning_is_not_computed_again_and_changes_nothing(runner: Mod
     other = [*PROMPT[:150], *random.Random(8).choices(range(3, VOCAB), k=40)]
     options = {"max_tokens": 12, "ignore_eos": True, "logprobs": 3}
     with VerifyDriver(runner) as driver:
-        driver.open(0, other, **options)  # type: ignore[arg-type]
+        driver.open(0, other, **options)
         alone = driver.finish()[0]
     with VerifyDriver(runner) as driver:
         driver.open(0, PROMPT, max_tokens=12, ignore_eos=True)
         driver.finish()
-        driver.open(1, other, **options)  # type: ignore[arg-type]
+        driver.open(1, other, **options)
         again = driver.finish()[1]
     assert [commit.cached for commit in alone.commits] == [0] * 12
     assert [commit.cached for commit in again.commits] == [128] + [0] * 11
@@ -53,14 +53,14 @@ def test_what_was_decoded_or_guessed_is_never_reused(runner: ModelRunner) -> Non
     """A text goes on over the edge of a chunk with rejected guesses; a prompt repeats all of it."""
     options = {"max_tokens": 80, "ignore_eos": True}
     with VerifyDriver(runner) as driver:
-        driver.open(0, PROMPT, **options)  # type: ignore[arg-type]
+        driver.open(0, PROMPT, **options)
         said = driver.finish()[0].tokens
     repeated = [*PROMPT, *said]
     with VerifyDriver(runner) as driver:
         driver.open(0, repeated, max_tokens=8, ignore_eos=True)
         expected = driver.finish()[0].tokens
     with VerifyDriver(runner) as driver:
-        driver.open(0, PROMPT, half_right(repeated, 5, VOCAB), **options)  # type: ignore[arg-type]
+        driver.open(0, PROMPT, half_right(repeated, 5, VOCAB), **options)
         assert driver.finish()[0].tokens == said
         driver.open(1, repeated, max_tokens=8, ignore_eos=True)
         answer = driver.finish()[1]

@@ -41,7 +41,7 @@ def runner(directory: Path) -> Iterator[ModelRunner]:
 
 def plain_tokens(runner: ModelRunner, prompt: Sequence[int], **params: object) -> list[int]:
     with VerifyDriver(runner) as driver:
-        driver.open(0, prompt, **params)  # type: ignore[arg-type]
+        driver.open(0, prompt, **params)
         return driver.finish()[0].tokens
 
 
@@ -61,7 +61,7 @@ def test_equals_the_reference_with_and_without_guesses(
         runner.kv.free(blocks)
         return logits
 
-    sampling = SamplingParams(max_tokens=40, **params)  # type: ignore[arg-type]
+    sampling = SamplingParams(max_tokens=40, **params)
     eos = runner.info.eos_token_ids
     plain = reference.generate(
         logits_after, lambda _: (), PROMPT, sampling, eos=eos, context_length=CONTEXT
@@ -71,7 +71,7 @@ def test_equals_the_reference_with_and_without_guesses(
         logits_after, half_right(text, 4, VOCAB), PROMPT, sampling, eos=eos, context_length=CONTEXT
     )
     with VerifyDriver(runner) as driver:
-        driver.open(0, PROMPT, half_right(text, 4, VOCAB), max_tokens=40, **params)  # type: ignore[arg-type]
+        driver.open(0, PROMPT, half_right(text, 4, VOCAB), max_tokens=40, **params)
         answer = driver.finish()[0]
     assert tuple(answer.tokens) == expected.tokens == plain.tokens
     assert answer.finish is expected.finish
@@ -284,7 +284,7 @@ def test_speculation_off_ignores_guesses(runner: ModelRunner) -> None:
     with VerifyDriver(runner) as driver:
         guesses = prophet([*PROMPT, *plain], 4)
         options = {"max_tokens": 10, "ignore_eos": True}
-        driver.open(0, PROMPT, guesses, speculation=Speculation.OFF, **options)  # type: ignore[arg-type]
+        driver.open(0, PROMPT, guesses, speculation=Speculation.OFF, **options)
         answer = driver.finish()[0]
     assert answer.tokens == plain
     assert all(commit.verified == 0 for commit in answer.commits)

@@ -44,6 +44,6 @@ def test_details(
     assert (status.code, info.reason, info.domain) == (code, reason, DOMAIN)
     assert "secret" not in status.message
     bad, retry = found.pop("BadRequest", None), found.pop("RetryInfo", None)
-    assert (bad.field_violations[0].field if bad else None) == field  # type: ignore[attr-defined]
-    assert (retry.retry_delay.ToMilliseconds() if retry else None) == retry_ms  # type: ignore[attr-defined]
+    assert (bad.field_violations[0].field if bad else None) == field
+    assert (retry.retry_delay.ToMilliseconds() if retry else None) == retry_ms
     assert not found
