@@ -1,8 +1,9 @@
-"""Who may take which KV blocks: no running sequence is ever left without its next token.
+"""Who may take which KV blocks.
 
-Admission takes the blocks that a sequence may need without any guess, whole tiles in one piece if
-possible, so that attention reads them without a copy. Guesses take blocks beyond that while some
-are free.
+A sequence *needs* whole tiles for the tokens it has, the newest included. It is admitted with more
+than that where much is free, in one piece, so that attention reads it without a copy; what it does
+not need yet is its reserve, and counts as free. Needs are met from free blocks, then from the
+reserves of others, then from the prefix cache; guesses take free blocks and those of the cache.
 """
 
 from __future__ import annotations
@@ -12,44 +13,76 @@ from foredraft.engine.attention_plan import TILE
 from foredraft.engine.kv import BLOCK
 from foredraft.engine.runner import Runner
 from verify_service.prefix_cache import PrefixCache
-from verify_service.sequence import VerifySequence
+from verify_service.sequence import Key, VerifySequence
+
+_SOON = 32  # tokens that everybody can still get when a sequence is admitted
 
 
 class Reservations:
-    """Blocks that only the prefix cache holds count as free: it gives way to everything."""
+    """Blocks of all running sequences, and of the prefix cache."""
 
     def __init__(self, runner: Runner, prefix_share: float = PREFIX_SHARE) -> None:
         self._runner = runner
         self._pool = runner.kv
         self._prefixes = PrefixCache(runner.kv, runner.chunk, prefix_share)
+        self._holders: dict[Key, VerifySequence] = {}  # oldest first
 
     @property
     def free_blocks(self) -> int:
-        return self._pool.free_blocks + self._prefixes.blocks
+        """Blocks that no sequence needs."""
+        reserves = sum(self._reserve(holder) for holder in self._holders.values())
+        return self._pool.free_blocks + self._prefixes.blocks + reserves
 
     def can_ever_admit(self, sequence: VerifySequence) -> bool:
-        return self._worst(sequence) <= self._pool.total_blocks
+        return self._need(sequence.longest) <= self._pool.total_blocks
 
     def can_admit(self, sequence: VerifySequence) -> bool:
-        return self._worst(sequence) <= self.free_blocks
+        """True if all sequences, this one too, could go on for a while: else one of them would
+        soon be preempted, and what was computed for it would be lost."""
+        held = sum(len(holder.blocks) for holder in self._holders.values())
+        soon = sum(
+            self._need(min(s.longest, len(s.tokens) + _SOON))
+            for s in (*self._holders.values(), sequence)
+        )
+        return soon <= held + self._pool.free_blocks + self._prefixes.blocks
 
     def admit(self, sequence: VerifySequence) -> None:
-        """Take the sequence's blocks, and copy what is known of its prompt into them."""
-        sequence.blocks = self._take(self._worst(sequence))
+        """Take the sequence's blocks, and copy what is known of its prompt into them.
+
+        It gets all that it may ever need, but of the longest free piece no more than half: that
+        leaves room for others, and for itself to grow behind its last block.
+        """
+        longest = self._need(sequence.longest)
+        plenty = min(longest, self._pool.longest_run // 2)
+        sequence.blocks = self._take(max(plenty, self._need(len(sequence.tokens))))
+        self._holders[sequence.key] = sequence
         known = self._prefixes.match(sequence.opened.prompt)
         if known:
-            sequence.cached = sequence.fed = len(known) * BLOCK
+            sequence.fed = len(known) * BLOCK
             pairs = [(slot, sequence.fed + slot) for slot in range(sequence.fed)]
             self._runner.move([*known, *sequence.blocks], pairs)
+        if sequence.cached is None:
+            sequence.cached = sequence.fed
+
+    def extend(self, sequence: VerifySequence) -> bool:
+        """Take what the sequence needs; False if others need it."""
+        missing = self._need(len(sequence.tokens)) - len(sequence.blocks)
+        if missing > 0:
+            if missing > self.free_blocks:
+                return False
+            sequence.blocks += self._take(missing, after=sequence.blocks[-1])
+        return True
 
     def can_grow(self, sequence: VerifySequence, entries: int) -> bool:
-        """True if the sequence may hold ``entries`` KV entries."""
-        return self._missing(sequence, entries) <= self.free_blocks
+        """True if the sequence may hold ``entries`` KV entries, guesses included."""
+        return self._missing(sequence, entries) <= self._pool.free_blocks + self._prefixes.blocks
 
     def grow(self, sequence: VerifySequence, entries: int) -> None:
+        """Take blocks for guesses. Others' reserves stay: guesses of this step may be in them."""
         missing = self._missing(sequence, entries)
         if missing:
-            sequence.blocks += self._take(missing, after=sequence.blocks[-1])
+            self._prefixes.make_room(missing)
+            sequence.blocks += self._pool.allocate(missing, after=sequence.blocks[-1])
 
     def release(self, sequence: VerifySequence) -> None:
         """Free the sequence's blocks, but for those of its prompt that the cache takes over."""
@@ -60,19 +93,29 @@ class Reservations:
         elif blocks:
             blocks = self._prefixes.adopt(sequence.opened.prompt, blocks)
         self._pool.free(blocks)
-        sequence.blocks = []
+        self._holders.pop(sequence.key, None)
+        sequence.blocks, sequence.fed, sequence.sound = [], 0, False
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache."""
         self._prefixes.clear()
 
     def _take(self, count: int, after: int | None = None) -> list[int]:
+        """Blocks for a need: reserves are given back before anything that was computed."""
+        for holder in reversed(self._holders.values()):
+            spare = min(self._reserve(holder), count - self._pool.free_blocks)
+            if spare > 0:
+                self._pool.free(holder.blocks[-spare:])
+                del holder.blocks[-spare:]
         self._prefixes.make_room(count)
         return self._pool.allocate(count, after)
 
-    def _worst(self, sequence: VerifySequence) -> int:
-        whole_tiles = -(-sequence.longest // TILE) * TILE
-        return self._pool.blocks_for(whole_tiles)
+    def _reserve(self, sequence: VerifySequence) -> int:
+        return max(0, len(sequence.blocks) - self._need(len(sequence.tokens)))
+
+    def _need(self, tokens: int) -> int:
+        """Blocks of the whole tiles that hold ``tokens``."""
+        return self._pool.blocks_for(-(-tokens // TILE) * TILE)
 
     def _missing(self, sequence: VerifySequence, entries: int) -> int:
         return max(0, self._pool.blocks_for(entries) - len(sequence.blocks))

@@ -22,7 +22,11 @@ class Refused(Exception):
 
 
 class Scheduler:
-    """All sequences: waiting for memory, in prefill, or ready for a step."""
+    """All sequences: waiting for memory, in prefill, or ready for a step.
+
+    Both those that run and those that wait are in the order in which they came, and all that run
+    came before all that wait: preemption takes the newest that runs and puts it first in line.
+    """
 
     def __init__(self, reservations: Reservations, model: ModelInfo, limits: Limits) -> None:
         self.reservations = reservations
@@ -30,6 +34,7 @@ class Scheduler:
         self._limits = limits
         self._waiting: deque[VerifySequence] = deque()
         self._running: dict[Key, VerifySequence] = {}
+        self._preempted = 0
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
@@ -74,6 +79,27 @@ class Scheduler:
     def finish(self, sequence: VerifySequence) -> None:
         self._drop(sequence.key)
 
+    def make_room(self) -> None:
+        """Give every running sequence the memory for its next token, the oldest first.
+
+        Where it is short, the newest waits again; so the oldest, which fits alone, never does.
+        """
+        for sequence in list(self._running.values()):
+            while sequence.key in self._running and not self.reservations.extend(sequence):
+                self.preempt()
+
+    def preempt(self) -> None:
+        """Make the newest running sequence wait again, before all others, without any KV."""
+        _, newest = self._running.popitem()
+        self.reservations.release(newest)
+        self._waiting.appendleft(newest)
+        self._preempted += 1
+
+    def take_preempted(self) -> int:
+        """How often a sequence was preempted since this was asked before."""
+        preempted, self._preempted = self._preempted, 0
+        return preempted
+
     def admit(self) -> None:
         """Start waiting sequences, in order, while memory and slots last."""
         while (
@@ -86,7 +112,7 @@ class Scheduler:
             self._running[sequence.key] = sequence
 
     def next_prefill(self) -> VerifySequence | None:
-        """The oldest sequence whose prompt is not in the KV yet."""
+        """The oldest sequence whose tokens are not in the KV yet."""
         return next((s for s in self._running.values() if not s.ready), None)
 
     def ready(self) -> list[VerifySequence]:

@@ -15,7 +15,8 @@ Key = tuple[int, int]  # (stream, seq_id)
 @dataclass(slots=True)
 class VerifySequence:
     """``fed``: committed tokens whose KV exists. Between steps of a running sequence it is one
-    less than ``len(tokens)``: the newest token, the root, has not been run yet."""
+    less than ``len(tokens)``: the newest token, the root, has not been run yet. It is 0 again once
+    the sequence has lost its blocks; tokens and tree do not depend on them."""
 
     stream: int
     opened: OpenSequence
@@ -24,7 +25,7 @@ class VerifySequence:
     tree: TokenTree
     blocks: list[int] = field(default_factory=list)
     fed: int = 0
-    cached: int = 0  # prompt tokens whose KV was known already
+    cached: int | None = None  # prompt tokens whose KV was known when it was first admitted
     drafted: bool = False  # the drafter is done below the current root
     sound: bool = False  # a step has shown that all its KV is finite
     orphans: list[int] = field(default_factory=list)
@@ -55,7 +56,8 @@ class VerifySequence:
     @property
     def longest(self) -> int:
         """Tokens, prompt included, beyond which it cannot grow."""
-        return min(self.context_length, len(self.opened.prompt) + self.opened.params.max_tokens)
+        asked = len(self.opened.prompt) + self.opened.params.max_tokens
+        return max(len(self.tokens), min(self.context_length, asked))
 
     @property
     def room(self) -> int:
@@ -73,7 +75,7 @@ class VerifySequence:
 
     def take_cached(self) -> int:
         """The count of cached prompt tokens, once."""
-        cached, self.cached = self.cached, 0
+        cached, self.cached = self.cached or 0, 0
         return cached
 
     def awaits_drafts(self) -> bool:

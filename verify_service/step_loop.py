@@ -109,6 +109,7 @@ class StepLoop:
     def _prepare(self) -> None:
         """Take what came, start what fits, run at most one chunk of one prompt."""
         self._take_arrivals()
+        self._scheduler.make_room()
         self._scheduler.admit()
         if (sequence := self._scheduler.next_prefill()) is not None:
             self._began = None
@@ -155,6 +156,7 @@ class StepLoop:
             budget=self._budget,
             hold_limit_us=held.limit_us,
             waited_for=len(held.waited_for),
+            preempted=self._scheduler.take_preempted(),
         )
 
     def _fail(self, sequences: Iterable[VerifySequence], error: Exception) -> None:

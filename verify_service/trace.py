@@ -28,7 +28,10 @@ class _Life(TracedSequence):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step as its span shows it; ``commits`` are those of all streams."""
+    """A step as its span shows it; ``commits`` are those of all streams.
+
+    ``preempted``: how often a sequence was since the step before.
+    """
 
     number: int
     timings: StepTimings
@@ -37,6 +40,7 @@ class Step:
     budget: VerifyBudget
     hold_limit_us: int
     waited_for: int
+    preempted: int
 
 
 class StepTrace:
@@ -152,6 +156,7 @@ def _attributes(step: Step) -> dict[str, str | int | bool]:
         names.DRAFTING: budget.drafting,
         names.HOLD_LIMIT_US: step.hold_limit_us,
         names.WAITED_FOR: step.waited_for,
+        names.PREEMPTED: step.preempted,
     }
 
 

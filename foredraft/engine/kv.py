@@ -39,6 +39,12 @@ class BlockPool:
         """Blocks that hold ``tokens`` entries."""
         return -(-tokens // BLOCK)
 
+    @property
+    def longest_run(self) -> int:
+        """Blocks of the longest free piece."""
+        edges = np.flatnonzero(np.diff(self._free) != 1) + 1
+        return int(np.diff([0, *edges, len(self._free)]).max())
+
     def can_allocate(self, count: int) -> bool:
         return count <= len(self._free)
 

@@ -52,6 +52,7 @@ def step(commits: Sequence[Commit], number: int = 1) -> Step:
         budget=VerifyBudget(64, 20_000, True),
         hold_limit_us=5000,
         waited_for=1,
+        preempted=2,
     )
 
 
@@ -75,7 +76,7 @@ def test_a_step_is_linked_to_the_requests_that_it_served():
     assert span.parent is None and span.context.trace_id == 1
     assert span.attributes[names.SEQUENCES] == 3 and span.attributes[names.NODES] == 9
     assert span.attributes[names.FORWARD_US] == 2000 and span.attributes[names.HELD_US] == 500
-    assert span.attributes[names.HOLD_LIMIT_US] == 5000
+    assert span.attributes[names.HOLD_LIMIT_US] == 5000 and span.attributes[names.PREEMPTED] == 2
     assert dict(span.links[0].attributes) == {"tokens": 2, "nodes": 3, "accepted": 1}
 
 
