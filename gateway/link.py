@@ -14,11 +14,14 @@ from foredraft.wire.channel import private_channel
 from foredraft.wire.errors import BadMessage
 from foredraft.wire.messages import WorkerIdentity
 from foredraft.wire.peers import PeerStream
+from gateway.health_watch import HealthWatch
 
 logger = logging.getLogger(__name__)
 
 FIRST_WAIT_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 1.0
+# So long may a worker say that it does not serve: a long pass that ends costs nothing.
+PATIENCE_SECONDS = 1.0
 
 Out = TypeVar("Out")
 In = TypeVar("In")
@@ -31,6 +34,7 @@ class LinkError(Exception):
 class Link(ABC, Generic[Out, In]):
     """Connects, shakes hands, reads; what is sent goes through a bounded outbox.
 
+    It is up only while the worker's own health is: one that hangs still keeps its connection.
     A subclass says who the peer is and what is done with what it sends.
     """
 
@@ -88,17 +92,19 @@ class Link(ABC, Generic[Out, In]):
 
     async def _session(self) -> None:
         """One life of the stream: until the peer ends it or something fails."""
-        async with private_channel(self.address) as channel:
+        async with private_channel(self.address) as channel, HealthWatch(channel) as health:
+            if not await health.serving():
+                logger.info("waiting until %s serves", self.address)
+                await health.until_serving()
             identity, stream = await self._greet(channel)
             self._outbox = asyncio.Queue(self.outbox_size)
             self._overflowed.clear()
             self.identity = identity
             self._last_complaint = ""
             logger.info("connected to %s at %s", identity.model.model_id, self.address)
-            tasks = [
-                asyncio.create_task(part)
-                for part in (self._read(stream), self._write(stream), self._watch_overflow())
-            ]
+            parts = self._read(stream), self._write(stream)
+            watches = self._watch_overflow(), self._watch_health(health)
+            tasks = [asyncio.create_task(part) for part in (*parts, *watches)]
             try:
                 self._came_up()
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -125,6 +131,10 @@ class Link(ABC, Generic[Out, In]):
     async def _watch_overflow(self) -> None:
         await self._overflowed.wait()
         raise LinkError(f"the worker left more than {self.outbox_size} messages unread")
+
+    async def _watch_health(self, health: HealthWatch) -> None:
+        await health.until_ill(PATIENCE_SECONDS)
+        raise LinkError("the worker says that it does not serve")
 
     def _complain(self, error: Exception) -> None:
         """Once per reason: a worker that stays away is not worth a line per second.

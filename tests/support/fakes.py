@@ -14,6 +14,7 @@ from foredraft.v1 import draft_pb2_grpc, verify_pb2_grpc
 from foredraft.wire import channel
 from foredraft.wire.codec import draft as draft_codec
 from foredraft.wire.codec import verify as verify_codec
+from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.messages import (
     CloseSequence,
@@ -222,9 +223,13 @@ def identity(
 
 
 @contextlib.asynccontextmanager
-async def worker(servicer: FakeVerify | FakeDraft, address: str) -> AsyncIterator[str]:
-    """Serve a fake at ``address`` and give the address it got."""
+async def worker(
+    servicer: FakeVerify | FakeDraft, address: str, health: Health | None = None
+) -> AsyncIterator[str]:
+    """Serve a fake at ``address`` and give the address it got; without ``health`` it has none."""
     server = channel.private_server([ErrorInterceptor()])
+    if health is not None:
+        await health.attach(server)
     if isinstance(servicer, FakeVerify):
         verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server)
     else:
