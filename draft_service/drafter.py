@@ -8,7 +8,7 @@ After the first complete answer for a root a sequence rests until its next commi
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from draft_service.expansion import Frontier, choose_evaluations, frontier, grow
 from draft_service.sequence import DraftSequence, Key
 from foredraft.params import InvalidField, check_tokens
 from foredraft.policy.calibration import Calibration
+from foredraft.policy.node_share import node_share
 from foredraft.wire.codec.draft import Request
 from foredraft.wire.errors import code_number
 from foredraft.wire.messages import (
@@ -42,6 +43,21 @@ MIN_SURVIVAL = 0.1  # until a gateway sends a budget
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one sequence may get before its answer is complete, and after; None: nothing then."""
+
+    answer: DraftBudget
+    ahead: DraftBudget | None
+
+    @classmethod
+    def of(cls, budget: DraftBudget, nodes: int) -> _Share:
+        answer = replace(budget, max_nodes_per_sequence=nodes)
+        if budget.ahead_survival <= 0.0:
+            return cls(answer, None)
+        return cls(answer, replace(answer, min_survival=budget.ahead_survival))
+
+
 class Drafter:
     """The drafting core. ``model`` None: suffix guesses only."""
 
@@ -52,7 +68,8 @@ class Drafter:
         self._limits = limits
         self._model = model
         self._calibration = Calibration()
-        self._budgets: dict[int, DraftBudget] = {}  # by stream
+        self._budgets: dict[int, DraftBudget] = {}  # by stream, as they were sent
+        self._shares: dict[int, _Share] = {}  # by stream, for each sequence that is open now
         self._sequences: dict[Key, DraftSequence] = {}
         self._fresh: dict[Key, DraftSequence] = {}  # not grown since their last commit
         self._working: dict[Key, Frontier] = {}  # frontiers for the model
@@ -80,6 +97,7 @@ class Drafter:
                 errors = [self._commit(stream, commit) for commit in commits]
             case DraftBudget():
                 self._budgets[stream] = request
+                self._shares.clear()
             case CloseSequences(closes):
                 for close in closes:
                     sequence = self._find(stream, close.seq_id, close.incarnation)
@@ -93,6 +111,7 @@ class Drafter:
         for sequence in [s for s in self._sequences.values() if s.key[0] == stream]:
             self._close(sequence)
         self._budgets.pop(stream, None)
+        self._shares.clear()
 
     def draft(self) -> list[Answer]:
         """Do one piece of work: all suffix lookups that wait, or one pass of the model."""
@@ -127,6 +146,7 @@ class Drafter:
             return _refusal(opened, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         sequence = DraftSequence(stream, opened, self._target, self._limits, self._calibration)
         self._sequences[key] = self._fresh[key] = sequence
+        self._shares.clear()
         return None
 
     def _commit(self, stream: int, commit: Commit) -> SequenceError | None:
@@ -170,12 +190,20 @@ class Drafter:
         work = (self._fresh, self._working, self._ahead, self._lagging, self._due)
         for index in (self._sequences, *work):
             index.pop(sequence.key, None)
+        self._shares.clear()
         if self._model is not None:
             self._model.release(sequence)
 
-    def _budget(self, sequence: DraftSequence) -> DraftBudget:
-        default = DraftBudget(self._limits.max_nodes, self._limits.max_depth, MIN_SURVIVAL)
-        return self._budgets.get(sequence.key[0], default)
+    def _share(self, sequence: DraftSequence) -> _Share:
+        """The sequence's part of its stream's budget."""
+        stream = sequence.key[0]
+        share = self._shares.get(stream)
+        if share is None:
+            default = DraftBudget(self._limits.max_nodes, self._limits.max_depth, MIN_SURVIVAL)
+            budget = self._budgets.get(stream, default)
+            nodes = node_share(budget.max_nodes_per_sequence, len(self._sequences))
+            share = self._shares[stream] = _Share.of(budget, nodes)
+        return share
 
     def _ask_suffixes(self) -> None:
         started = perf_counter()
@@ -218,14 +246,13 @@ class Drafter:
         With nothing more to do above the budget's threshold the answer is complete. Then the model
         drafts ahead, above a lower one, if the budget has one: what the target may come to next.
         """
-        budget = self._budget(sequence)
+        share = self._share(sequence)
         if not sequence.answered:
-            nodes = self._grow_above(sequence, budget)
+            nodes = self._grow_above(sequence, share.answer)
             _note(self._working, sequence, nodes)
             sequence.answered = not nodes
-        if sequence.answered and self._model is not None and budget.ahead_survival > 0.0:
-            ahead = replace(budget, min_survival=budget.ahead_survival)
-            _note(self._ahead, sequence, self._grow_above(sequence, ahead))
+        if sequence.answered and self._model is not None and share.ahead is not None:
+            _note(self._ahead, sequence, self._grow_above(sequence, share.ahead))
         news = sequence.has_unsent() and _time_to_send(sequence.passes)
         if news or (sequence.answered and not sequence.announced):
             self._due[sequence.key] = sequence

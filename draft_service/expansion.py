@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 
-from draft_service.sequence import DraftSequence, Option
+from draft_service.sequence import DraftSequence
 from foredraft.wire.messages import DraftBudget
 
 ROWS_PER_PASS = 64  # of all sequences together
@@ -30,34 +28,40 @@ Frontier = list[tuple[float, int]]  # (worth, node id), best first
 
 
 def grow(sequence: DraftSequence, budget: DraftBudget) -> None:
-    """Make nodes of all options that survive well enough, best first."""
-    tree = sequence.tree
+    """Make nodes of all options that survive well enough, best first.
+
+    What is left waits in ``sequence.open``, so that a call costs no more than what is new.
+    """
+    tree, waiting = sequence.tree, sequence.open
     max_depth = sequence.depth_limit(budget.max_depth)
     max_nodes = min(budget.max_nodes_per_sequence, tree.max_nodes)
-    numbers = count()
-    heap: list[tuple[float, int, int, int, Option]] = []
+    _open_changed(sequence, max_depth, budget)
+    while waiting and len(tree) < max_nodes and waiting.best >= budget.min_survival:
+        parent_id, option, survival = waiting.pop()
+        above = tree.survival(parent_id)
+        # Siblings share what is certain: a later one gets what the earlier have left.
+        confidence = min(survival / above, sequence.open_mass(parent_id))
+        if confidence <= 0.0:
+            continue
+        if above * confidence < budget.min_survival:
+            waiting.push(above * confidence, tree.depth(parent_id) + 1, parent_id, option)
+        elif sequence.add(parent_id, option, confidence) is not None:
+            _open_changed(sequence, max_depth, budget)
 
-    def push_options(parent_id: int) -> None:
+
+def _open_changed(sequence: DraftSequence, max_depth: int, budget: DraftBudget) -> None:
+    """File the options of places that are new, or of which the model has told more."""
+    tree = sequence.tree
+    floor = min(budget.min_survival, budget.ahead_survival or 1.0)
+    for parent_id in sequence.take_changed():
         depth = tree.depth(parent_id) + 1
         if depth > max_depth:
-            return
+            continue
         above = tree.survival(parent_id)
         for option in sequence.open_options(parent_id, budget.min_survival):
             survival = above * sequence.calibration.estimate(option.bucket)
-            if survival >= budget.min_survival:
-                heappush(heap, (-survival, depth, next(numbers), parent_id, option))
-
-    for parent_id in [tree.root_id, *tree.nodes]:
-        push_options(parent_id)
-    while heap and len(tree) < max_nodes:
-        *_, parent_id, option = heappop(heap)
-        chance = sequence.calibration.estimate(option.bucket)
-        confidence = min(chance, sequence.open_mass(parent_id))
-        if confidence <= 0.0 or tree.survival(parent_id) * confidence < budget.min_survival:
-            continue
-        node_id = sequence.add(parent_id, option, confidence)
-        if node_id is not None:
-            push_options(node_id)
+            if survival >= floor:
+                sequence.open.push(survival, depth, parent_id, option)
 
 
 def frontier(sequence: DraftSequence, budget: DraftBudget) -> Frontier:

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from draft_service.draft_kv import DraftKV, Move
 from draft_service.expansion import Evaluation
-from draft_service.sequence import WIDTH, DraftSequence, Option
+from draft_service.open_options import Option
+from draft_service.sequence import WIDTH, DraftSequence
 from foredraft.engine.runner import Runner, SequenceRows
 from foredraft.engine.sampling import SampledRow, perturbed_scores
 from foredraft.policy.calibration import model_bucket
-from foredraft.wire.messages import ModelInfo, Source
+from foredraft.wire.messages import ModelInfo
 
 CATCH_UP_ROWS = 32  # a longer lag is prefilled in chunks, in the background
 
@@ -154,16 +155,12 @@ class ModelDrafter:
         best = torch.topk(torch.softmax(scores, dim=-1), min(WIDTH, scores.shape[-1]))
         tokens, chances = best.indices.tolist(), best.values.tolist()
         for (sequence, node_id), ids, values in zip(wanted, tokens, chances, strict=True):
-            others = [
-                option
-                for option in sequence.options.get(node_id, ())
-                if option.bucket.source is not Source.MODEL
-            ]
-            sequence.options[node_id] = others + [
+            found = (
                 Option(token, model_bucket(chance, rank))
                 for rank, (token, chance) in enumerate(zip(ids, values, strict=True))
                 if chance > 0.0
-            ]
+            )
+            sequence.note_model_options(node_id, found)
 
     def _sampled_row(self, sequence: DraftSequence, node_id: int) -> SampledRow:
         opened = sequence.opened

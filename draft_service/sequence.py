@@ -5,16 +5,16 @@ All of it can be made again from the committed tokens, so nothing here is ever s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from draft_service.draft_kv import DraftKV, Move
+from draft_service.open_options import OpenOptions, Option
 from draft_service.suffix_cache import MAX_MATCH, SuffixCache
 from foredraft.params import Speculation
-from foredraft.policy.calibration import Bucket, Calibration, SequenceCalibration, suffix_bucket
+from foredraft.policy.calibration import Calibration, SequenceCalibration, suffix_bucket
 from foredraft.tree.node_id import child_id
 from foredraft.tree.token_tree import Added, TokenTree
-from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence
+from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence, Source
 
 WIDTH = 3  # different guesses of one source at one place
 _GOOD_MATCH = 2  # tokens; a shorter match does not show where a text is copied from
@@ -22,25 +22,12 @@ _GOOD_MATCH = 2  # tokens; a shorter match does not show where a text is copied 
 Key = tuple[int, int]  # stream of the gateway, seq_id
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A token that may follow a node; it becomes a node if its survival is high enough.
-
-    ``match`` and ``position`` are those of a suffix guess (see `Continuation`); a match of 0 says
-    that only the token before it was replaced.
-    """
-
-    token: int
-    bucket: Bucket
-    match: int = 0
-    position: int = -1
-
-
 class DraftSequence:
     """State of one sequence.
 
     answered: all nodes below the root that are likely enough are found.
     announced: the verifier was told so.
+    open: options that are no nodes yet.
     """
 
     def __init__(
@@ -59,7 +46,8 @@ class DraftSequence:
             opened.seq_id, opened.incarnation, self.tokens, limits.max_nodes, limits.max_depth
         )
         self.calibration = SequenceCalibration(service)
-        self.options: dict[int, list[Option]] = {}  # by parent, in the tree or not
+        self.options: dict[int, list[Option]] = {}  # by parent, nodes or not
+        self.open = OpenOptions()
         self.evaluated: set[int] = set()  # nodes whose options the draft model has given
         self.answered = False
         self.announced = False
@@ -71,6 +59,7 @@ class DraftSequence:
         self._trails: dict[int, Option] = {}  # how suffix nodes came about
         self._looked_up: set[int] = set()  # nodes for which the suffix cache was asked
         self._resume: int | None = None  # where the text goes on if only its last token differs
+        self._changed = [self.tree.root_id]  # places whose options are not in `open` yet
         self._unsent: list[int] = []
         self._context_length = target.context_length
         self._ends = opened.params.ends(target.eos_token_ids)
@@ -109,10 +98,24 @@ class DraftSequence:
         if self._cache is not None:
             self._cache.append(tokens)
         self._forget()
+        self.open.clear()
+        self._changed = [self.tree.root_id, *self.tree.nodes]
         self.answered = False
         self.announced = False
         self.passes = 0
         return [] if self.kv is None else self.kv.commit(path, before, self.tree.nodes)
+
+    def note_model_options(self, node_id: int, found: Iterable[Option]) -> None:
+        """The draft model has looked at the root or a node; what it said before is replaced."""
+        known = self.options.get(node_id, ())
+        kept = [option for option in known if option.bucket.source is not Source.MODEL]
+        self.options[node_id] = [*kept, *found]
+        self._changed.append(node_id)
+
+    def take_changed(self) -> list[int]:
+        """The root or nodes that have new options, since the last call."""
+        changed, self._changed = self._changed, []
+        return changed
 
     def open_options(self, parent_id: int, min_survival: float) -> list[Option]:
         """Guesses for what follows the root or a node; the suffix cache is asked once."""
@@ -131,6 +134,7 @@ class DraftSequence:
             return None
         node_id = child_id(parent_id, option.token)
         self._unsent.append(node_id)
+        self._changed.append(node_id)
         if option.position >= 0:
             self._trails[node_id] = option
         return node_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import grpc
 from torch import Tensor
@@ -92,7 +93,10 @@ def run(runner: Runner, trees: Sequence[TreeRows]) -> tuple[list[Outcome], StepT
     logits = runner.forward([tree.engine_rows() for tree in trees])
     forward_done = time.perf_counter()
     by_tree = logits.split([len(tree.tokens) for tree in trees])
-    choices = [_choices(runner, tree, rows) for tree, rows in zip(trees, by_tree, strict=True)]
+    choices = _choices(runner, trees, logits)
+    if not _finite(logits):
+        pairs = zip(choices, by_tree, strict=True)
+        choices = [chosen if _finite(rows) else None for chosen, rows in pairs]
     sample_done = time.perf_counter()
     outcomes = [
         _outcome(runner, tree, chosen, rows)
@@ -106,12 +110,19 @@ def run(runner: Runner, trees: Sequence[TreeRows]) -> tuple[list[Outcome], StepT
     return outcomes, timings
 
 
-def _choices(runner: Runner, tree: TreeRows, logits: Tensor) -> list[int] | None:
-    """The target's token after every row; None if its numbers are not finite."""
-    if not all(bound.isfinite() for bound in logits.aminmax()):  # quicker than all(isfinite)
-        return None
-    rows = [tree.sequence.sampled_row(tree.below_root(row)) for row in range(len(tree.tokens))]
-    return choose(logits, rows, runner.info.eos_token_ids)
+def _choices(runner: Runner, trees: Sequence[TreeRows], logits: Tensor) -> list[list[int] | None]:
+    """The target's token after every row, tree by tree."""
+    rows = [
+        tree.sequence.sampled_row(tree.below_root(row))
+        for tree in trees
+        for row in range(len(tree.tokens))
+    ]
+    chosen = iter(choose(logits, rows, runner.info.eos_token_ids))
+    return [list(islice(chosen, len(tree.tokens))) for tree in trees]
+
+
+def _finite(logits: Tensor) -> bool:
+    return all(bound.isfinite() for bound in logits.aminmax())  # quicker than all(isfinite)
 
 
 def _outcome(runner: Runner, tree: TreeRows, choices: list[int] | None, logits: Tensor) -> Outcome:

@@ -40,10 +40,13 @@ class SampledRow:
 
 def choose(logits: Tensor, rows: Sequence[SampledRow], eos: tuple[int, ...]) -> list[int]:
     """The target's token for every row of ``logits`` [rows, vocab]."""
-    if all(row.params.greedy and not _adjusts(row) for row in rows):
+    changed = [n for n, row in enumerate(rows) if not row.params.greedy or _adjusts(row)]
+    if not changed:
         return lowest_argmax(logits).tolist()
-    scores = [perturbed_scores(*pair, eos) for pair in zip(logits, rows, strict=True)]
-    return lowest_argmax(torch.stack(scores)).tolist()
+    scores = logits.clone()
+    for n in changed:
+        scores[n] = perturbed_scores(logits[n], rows[n], eos)
+    return lowest_argmax(scores).tolist()
 
 
 def lowest_argmax(scores: Tensor) -> Tensor:

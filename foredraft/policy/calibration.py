@@ -35,15 +35,24 @@ class Bucket(NamedTuple):
     rank: int
 
 
+def _table(source: Source, levels: int) -> list[list[Bucket]]:
+    """All buckets of a source, made once: there is one per guess to be found."""
+    ranks = range(MAX_RANK + 1)
+    return [[Bucket(source, level, rank) for rank in ranks] for level in range(levels)]
+
+
+_SUFFIX_BUCKETS = _table(Source.SUFFIX, len(_FIRST_MATCH_PRIORS))
+_MODEL_BUCKETS = _table(Source.MODEL, len(_PROBABILITY_PRIORS))
+
+
 def suffix_bucket(match: int, rank: int) -> Bucket:
     """Bucket of a guess that followed ``match`` equal tokens before; 0: after a replaced one."""
-    return Bucket(Source.SUFFIX, bisect_right(_MATCH_EDGES, match), min(rank, MAX_RANK))
+    return _SUFFIX_BUCKETS[bisect_right(_MATCH_EDGES, match)][min(rank, MAX_RANK)]
 
 
 def model_bucket(probability: float, rank: int) -> Bucket:
     """Bucket of a guess to which the draft model gives ``probability``."""
-    level = bisect_right(_PROBABILITY_EDGES, probability)
-    return Bucket(Source.MODEL, level, min(rank, MAX_RANK))
+    return _MODEL_BUCKETS[bisect_right(_PROBABILITY_EDGES, probability)][min(rank, MAX_RANK)]
 
 
 def prior(bucket: Bucket) -> float:
@@ -89,18 +98,30 @@ class Calibration:
 
 
 class SequenceCalibration:
-    """One sequence's own record, resting on the service's."""
+    """One sequence's own record, resting on the service's.
+
+    What it told since its last observation it tells again, whatever other sequences teach the
+    service meanwhile: a tree is grown by one set of estimates, and quickly.
+    """
 
     def __init__(self, service: Calibration) -> None:
         self._service = service
         self._tallies: dict[Bucket, _Tally] = {}
+        self._told: dict[Bucket, float] = {}
 
     def observe(self, bucket: Bucket, chosen: bool) -> None:
         self._service.observe(bucket, chosen)
         self._tallies.setdefault(bucket, _Tally()).observe(chosen, _SEQUENCE_MEMORY)
+        self._told.clear()
 
     def estimate(self, bucket: Bucket) -> float:
         """Probability in (0, 1) that the target chooses such a guess, its parent given."""
+        told = self._told.get(bucket)
+        if told is None:
+            told = self._told[bucket] = self._blended(bucket)
+        return told
+
+    def _blended(self, bucket: Bucket) -> float:
         start = self._service.estimate(bucket)
         tally = self._tallies.get(bucket)
         return start if tally is None else tally.blend(start, _SERVICE_WEIGHT)
