@@ -129,7 +129,8 @@ class StepLoop:
             self._fail(ready, error)
             return
         self._faults = 0
-        timings = replace(timings, held_us=held.microseconds, prepare_us=prepare_us)
+        timings = replace(timings, held_us=held.microseconds, hold_limit_us=held.limit_us)
+        timings = replace(timings, prepare_us=prepare_us)
         for outcome in outcomes:
             if outcome.commit is None or outcome.commit.finish is not None:
                 self._scheduler.finish(outcome.sequence)

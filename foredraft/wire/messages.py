@@ -150,6 +150,7 @@ class StepTimings:
     forward_us: int = 0
     sample_us: int = 0
     commit_us: int = 0
+    hold_limit_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from support.verify_driver import VerifyDriver, guess_group
 from foredraft.config import EngineConfig
 from foredraft.engine import reference
 from foredraft.engine.runner import ModelRunner, SequenceRows
-from foredraft.params import FinishReason, SamplingParams, Speculation
+from foredraft.params import FinishReason, SamplingParams, Schedule, Speculation
 from foredraft.wire.errors import code_number
-from foredraft.wire.messages import NodeBatch, StepResult
+from foredraft.wire.messages import NodeBatch, StepResult, VerifyBudget
 from verify_service.profile import profile_steps
 
 VOCAB, CONTEXT = 128, 128
@@ -88,6 +88,17 @@ def test_kv_holds_all_but_the_newest_token_after_every_step(runner: ModelRunner)
             sequence = driver.scheduler.find(0, 0, 1)
             if sequence is not None:
                 assert sequence.fed == len(sequence.tokens) - 1
+
+
+def test_a_step_tells_how_long_it_would_have_been_held(runner: ModelRunner) -> None:
+    with VerifyDriver(runner) as driver:
+        for drafting, limit_us in ((True, 3000), (False, 0)):
+            budget = VerifyBudget(8, max_hold_us=3000, drafting=drafting, schedule=Schedule.HELD)
+            driver.send(budget)
+            driver.open(int(drafting), PROMPT, max_tokens=3, ignore_eos=True)
+            for _ in range(3):
+                step = driver.step()
+                assert isinstance(step, StepResult) and step.timings.hold_limit_us == limit_us
 
 
 @pytest.mark.parametrize("depth", [1, 8])

@@ -141,6 +141,7 @@ def _encode_step(result: StepResult) -> pb.StepResult:
             forward_us=timings.forward_us,
             sample_us=timings.sample_us,
             commit_us=timings.commit_us,
+            hold_limit_us=timings.hold_limit_us,
         ),
         free_blocks=result.free_blocks,
         cached_counts=[commit.cached for commit in commits],
@@ -211,6 +212,7 @@ def _decode_step(wire: pb.StepResult) -> StepResult:
             timings.forward_us,
             timings.sample_us,
             timings.commit_us,
+            timings.hold_limit_us,
         ),
         free_blocks=wire.free_blocks,
     )
