@@ -26,7 +26,10 @@ class DraftPool:
 
     @property
     def up(self) -> bool:
-        return any(link.up for link in self._links)
+        return self.count_up() > 0
+
+    def count_up(self) -> int:
+        return sum(link.up for link in self._links)
 
     async def run(self) -> None:
         """Keep the streams up until cancelled."""

@@ -1,11 +1,18 @@
-"""What is counted of requests, for Prometheus: every name of a metric stands in this file."""
+"""What is shown to Prometheus: every name of a metric stands in this file."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+)
 
 from foredraft.params import FinishReason
 from foredraft.wire.messages import Commit
@@ -13,6 +20,9 @@ from foredraft.wire.messages import Commit
 # Seconds: from a token of a small model to a long answer of a large one.
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0)
 _REQUEST_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+# From the choice of a few nodes to the pass of a large model.
+_STEP_SECONDS = (2e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_NODES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 CANCELLED = FinishReason.CANCELLED.name.lower()
 ERROR = "error"
@@ -54,15 +64,59 @@ class Metrics:
         self.responses = self._counter(
             "foredraft_http_responses", "HTTP responses, by route and status", ["path", "status"]
         )
+        self.workers_up = self._gauge(
+            "foredraft_workers_up", "Workers that are connected and serve", ["kind"]
+        )
+        self._add_steps()
+        self._add_decisions()
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, registry=self.registry)
+    def _add_steps(self) -> None:
+        """What verify workers tell with every step."""
+        self.step_seconds = self._histogram(
+            "foredraft_step_seconds", "Time of a step, by what it went to", _STEP_SECONDS, ["part"]
+        )
+        self.hold_limit = self._histogram(
+            "foredraft_step_hold_limit_seconds", "Longest hold that would have paid", _STEP_SECONDS
+        )
+        self.step_nodes = self._histogram("foredraft_step_nodes", "Guesses in a step", _NODES)
+        self.kv_blocks = self._gauge("foredraft_kv_blocks", "Blocks of KV memory", ["worker"])
+        self.free_kv_blocks = self._gauge(
+            "foredraft_free_kv_blocks", "Those that are free, as last told", ["worker"]
+        )
+
+    def _add_decisions(self) -> None:
+        """What the gateway tells the workers to do."""
+        self.schedule = Info("foredraft_schedule", "When steps start", registry=self.registry)
+        self.drafting = self._gauge("foredraft_drafting", "1 if steps may wait for guesses, else 0")
+        self.max_nodes = self._gauge("foredraft_budget_max_nodes", "Most guesses in a step")
+        self.max_hold = self._gauge(
+            "foredraft_budget_max_hold_seconds", "Longest time for which a step may be held"
+        )
+        self.draft_max_nodes = self._gauge(
+            "foredraft_draft_max_nodes", "Most guesses in a tree", ["worker"]
+        )
+        self.draft_max_depth = self._gauge(
+            "foredraft_draft_max_depth", "Longest path of guesses", ["worker"]
+        )
+        self.draft_min_survival = self._gauge(
+            "foredraft_draft_min_survival", "Guesses that are less likely are not made", ["worker"]
+        )
+        self.draft_ahead_survival = self._gauge(
+            "foredraft_draft_ahead_survival",
+            "The same while the target is at work; 0: nothing is drafted ahead",
+            ["worker"],
+        )
+
+    def _gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
 
     def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, registry=self.registry, buckets=buckets)
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], labels: Iterable[str] = ()
+    ) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
 
 class RequestMeter:

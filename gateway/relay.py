@@ -27,6 +27,7 @@ from foredraft.wire.messages import (
 )
 from gateway.draft_pool import DraftPool
 from gateway.plan import Plan
+from gateway.relay_meter import RelayMeter
 from gateway.request import Request
 from gateway.time_limit import TimeLimit
 from gateway.tokenizer import Tokenizer
@@ -47,7 +48,11 @@ class Relay:
     """``serving`` is told whether answers can be given, whenever that changes."""
 
     def __init__(
-        self, config: GatewayConfig, tokenizer: Tokenizer, serving: Callable[[bool], None]
+        self,
+        config: GatewayConfig,
+        tokenizer: Tokenizer,
+        meter: RelayMeter,
+        serving: Callable[[bool], None],
     ) -> None:
         self._config = config
         self._decode: Callable[[Sequence[int]], str] = tokenizer.decode
@@ -55,6 +60,9 @@ class Relay:
         self._verify = VerifyPool(config.verify, tokenizer.identity.hash, self)
         drafting = config.speculation is not Speculation.OFF
         self._draft = DraftPool(config.draft if drafting else (), self)
+        self._meter = meter
+        meter.count_workers("verify", self._verify.count_up)
+        meter.count_workers("draft", self._draft.count_up)
         self._live: dict[int, Request] = {}
         self._running = TimeLimit(config.request_seconds, self._expire)
         self._stranded = TimeLimit(config.resume_seconds, self._give_up)
@@ -118,12 +126,14 @@ class Relay:
 
     def verify_up(self, worker: int, identity: WorkerIdentity) -> None:
         self._verify.learn(worker, identity)
+        self._meter.verify_up(worker, identity)
         self._send_budget()
         self._resume(self._stranded.take_all())
         self._serving(True)
 
     def verify_down(self, worker: int) -> None:
         """Its sequences go on at another worker, now or as soon as there is one."""
+        self._meter.verify_down(worker)
         lost = [self._live[seq_id] for seq_id in self._verify.forget(worker)]
         if self._verify.up:
             self._resume(lost)
@@ -132,7 +142,7 @@ class Relay:
         for request in lost:
             self._stranded.add(request)
 
-    def step_done(self, step: StepResult) -> None:
+    def step_done(self, worker: int, step: StepResult) -> None:
         arrived = time.perf_counter()
         committed = [
             (request, commit)
@@ -144,6 +154,7 @@ class Relay:
         for request, commit in committed:
             self._deliver(request, commit)
             request.trace.stepped(step, commit, arrived)
+        self._meter.stepped(worker, step)
 
     def sequences_failed(self, errors: tuple[SequenceError, ...]) -> None:
         for error in errors:
@@ -161,11 +172,13 @@ class Relay:
             ahead_survival=0.0 if self._config.schedule is Schedule.SERIAL else _AHEAD_SURVIVAL,
         )
         self._draft.send_budget(worker, budget)
+        self._meter.draft_decided(worker, budget)
         self._draft.adopt(self._live.values())
         self._send_budget()
 
     def draft_down(self, worker: int) -> None:
         """Its sequences go to the other drafters, if there are any."""
+        self._meter.draft_down(worker)
         for seq_id in self._draft.forget(worker):
             self._draft.open(self._live[seq_id])
         self._send_budget()
@@ -198,14 +211,14 @@ class Relay:
 
     def _send_budget(self) -> None:
         off = self._config.speculation is Speculation.OFF
-        self._verify.send_budget(
-            VerifyBudget(
-                max_nodes=0 if off else self._config.max_nodes,
-                max_hold_us=self._config.max_hold_us,
-                drafting=self._draft.up,
-                schedule=self._config.schedule,
-            )
+        budget = VerifyBudget(
+            max_nodes=0 if off else self._config.max_nodes,
+            max_hold_us=self._config.max_hold_us,
+            drafting=self._draft.up,
+            schedule=self._config.schedule,
         )
+        self._verify.send_budget(budget)
+        self._meter.decided(budget)
 
     def _find(self, seq_id: int, incarnation: int) -> Request | None:
         request = self._live.get(seq_id)

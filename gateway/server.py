@@ -25,6 +25,7 @@ from gateway.intake import Intake
 from gateway.metrics import Metrics
 from gateway.plan import Planner
 from gateway.relay import Relay
+from gateway.relay_meter import RelayMeter
 from gateway.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -44,10 +45,10 @@ class Gateway:
         tokenizer = Tokenizer(config.model)
         planner = Planner(tokenizer, ChatTemplate(config.model), config.speculation)
         self._serving: asyncio.Queue[bool] = asyncio.Queue()
-        self.relay = Relay(config, tokenizer, self._serving.put_nowait)
+        metrics = Metrics()
+        self.relay = Relay(config, tokenizer, RelayMeter(metrics), self._serving.put_nowait)
         self.health = Health(SERVICE)
         self.server = public_server([ErrorInterceptor()])
-        metrics = Metrics()
         self.intake = intake = Intake(self.relay, planner, metrics)
         access = make_access(config)
         service = GenerateService(intake, access)

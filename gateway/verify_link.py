@@ -29,7 +29,7 @@ class VerifyEvents(Protocol):
 
     def verify_down(self, worker: int) -> None: ...
 
-    def step_done(self, step: StepResult) -> None: ...
+    def step_done(self, worker: int, step: StepResult) -> None: ...
 
     def sequences_failed(self, errors: tuple[SequenceError, ...]) -> None: ...
 
@@ -85,6 +85,6 @@ class VerifyLink(Link[VerifyMessage, Response]):
     def _receive(self, message: Response) -> None:
         match message:
             case StepResult():
-                self._events.step_done(message)
+                self._events.step_done(self.worker, message)
             case SequenceErrors(errors):
                 self._events.sequences_failed(errors)

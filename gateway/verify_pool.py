@@ -35,7 +35,10 @@ class VerifyPool:
 
     @property
     def up(self) -> bool:
-        return any(link.up for link in self._links)
+        return self.count_up() > 0
+
+    def count_up(self) -> int:
+        return sum(link.up for link in self._links)
 
     @property
     def max_sequences(self) -> int:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import aiohttp
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.fakes import gateway
+from support.fakes import PATIENCE_SECONDS, gateway, until
 from support.http_door import MODEL, door
+
+from foredraft.params import Schedule
+from foredraft.wire.messages import Commit, StepResult, StepTimings
+from gateway.metrics import Metrics
 
 
 async def get_metrics(at) -> dict[str, float]:
@@ -110,3 +119,58 @@ async def test_metrics_count_what_was_delivered(model, words):
         assert values["foredraft_request_latency_seconds_count"] == 3
         assert values["foredraft_http_responses_total:/v1/completions:200"] == 2
         assert values["foredraft_http_responses_total:/v1/completions:400"] == 1
+
+
+@pytest.mark.asyncio
+async def test_metrics_show_steps(model):
+    timings = StepTimings(500, 60, 2000, 700, 80, hold_limit_us=3000)
+    commits = (Commit(91, 1, 0, (5,), verified=5), Commit(92, 1, 0, (5, 6), verified=2))
+    async with door(model) as at:
+        assert (await get_metrics(at))["foredraft_step_nodes_count"] == 0
+        at.verify.say(StepResult(1, commits, timings, free_blocks=40))
+        at.verify.say(StepResult(2, commits[:1], timings, free_blocks=30))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (values := await get_metrics(at))["foredraft_free_kv_blocks:0"] != 30:
+                await asyncio.sleep(0.01)
+    assert values["foredraft_step_nodes_count"] == 2 and values["foredraft_step_nodes_sum"] == 12
+    assert values["foredraft_step_nodes_bucket:4.0"] == 0
+    assert values["foredraft_step_nodes_bucket:8.0"] == 2
+    assert values["foredraft_step_hold_limit_seconds_sum"] == pytest.approx(0.006)
+    own = {"held": 1000, "prepare": 120, "forward": 4000, "sample": 1400, "commit": 160}
+    for part, microseconds in own.items():
+        assert values[f"foredraft_step_seconds_count:{part}"] == 2
+        assert values[f"foredraft_step_seconds_sum:{part}"] == pytest.approx(microseconds / 1e6)
+
+
+@pytest.mark.asyncio
+async def test_metrics_show_what_the_gateway_decides(model):
+    settings = {"max_nodes": 24, "max_hold_us": 5000, "schedule": Schedule.HELD}
+    async with door(model, drafting=True, **settings) as at:
+        await until(lambda: at.draft.budgets and at.verify.budgets[-1].drafting)
+        values = await get_metrics(at)
+        assert values["foredraft_workers_up:verify"] == values["foredraft_workers_up:draft"] == 1
+        assert values["foredraft_schedule_info:held"] == 1
+        assert values["foredraft_drafting"] == 1
+        assert values["foredraft_budget_max_nodes"] == at.verify.budgets[-1].max_nodes == 24
+        assert values["foredraft_budget_max_hold_seconds"] == pytest.approx(0.005)
+        told = at.draft.budgets[-1]
+        assert values["foredraft_draft_max_nodes:0"] == told.max_nodes_per_sequence == 24
+        assert values["foredraft_draft_max_depth:0"] == told.max_depth == 8
+        assert values["foredraft_draft_min_survival:0"] == pytest.approx(told.min_survival)
+        assert values["foredraft_draft_ahead_survival:0"] == pytest.approx(told.ahead_survival)
+
+        at.draft.identity = replace(at.draft.identity, protocol_version=0)  # it stays down
+        at.draft.hang_up()
+        await until(lambda: not at.verify.budgets[-1].drafting)
+        values = await get_metrics(at)
+        assert values["foredraft_workers_up:draft"] == 0 == values["foredraft_drafting"]
+        assert "foredraft_draft_max_nodes:0" not in values
+
+
+def test_every_metric_is_documented():
+    documented = (Path(__file__).parents[2] / "docs" / "http.md").read_text("utf-8")
+    names = [family.name for family in Metrics().registry.collect()]
+    ours = [name.removeprefix("foredraft_") for name in names if name.startswith("foredraft_")]
+    assert len(ours) > 20
+    missing = [name for name in ours if not re.search(rf"`{name}(_total|_info)?[{{`]", documented)]
+    assert not missing

@@ -1,0 +1,76 @@
+"""What the relay sees of the workers, and what it tells them to do, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import Gauge
+
+from foredraft.wire.messages import DraftBudget, StepResult, VerifyBudget, WorkerIdentity
+from gateway.metrics import Metrics
+
+_MICROSECOND = 1e-6
+
+
+class RelayMeter:
+    """Workers are named by their number in the order of the gateway's settings."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        # Looked up once: steps come every few milliseconds.
+        part = metrics.step_seconds.labels
+        self._held, self._prepare = part("held"), part("prepare")
+        self._forward, self._sample, self._commit = part("forward"), part("sample"), part("commit")
+        self._free: dict[int, Gauge] = {}  # by verify worker
+
+    def count_workers(self, kind: str, up: Callable[[], int]) -> None:
+        """``up`` is asked whenever somebody looks."""
+        self._metrics.workers_up.labels(kind).set_function(up)
+
+    def verify_up(self, worker: int, identity: WorkerIdentity) -> None:
+        blocks = identity.limits.total_blocks
+        self._metrics.kv_blocks.labels(worker).set(blocks)
+        self._free[worker] = self._metrics.free_kv_blocks.labels(worker)
+        self._free[worker].set(blocks)
+
+    def verify_down(self, worker: int) -> None:
+        del self._free[worker]
+        self._metrics.kv_blocks.remove(worker)
+        self._metrics.free_kv_blocks.remove(worker)
+
+    def stepped(self, worker: int, step: StepResult) -> None:
+        timings = step.timings
+        self._held.observe(timings.held_us * _MICROSECOND)
+        self._prepare.observe(timings.prepare_us * _MICROSECOND)
+        self._forward.observe(timings.forward_us * _MICROSECOND)
+        self._sample.observe(timings.sample_us * _MICROSECOND)
+        self._commit.observe(timings.commit_us * _MICROSECOND)
+        self._metrics.hold_limit.observe(timings.hold_limit_us * _MICROSECOND)
+        self._metrics.step_nodes.observe(sum(commit.verified for commit in step.commits))
+        self._free[worker].set(step.free_blocks)
+
+    def decided(self, budget: VerifyBudget) -> None:
+        """What all verify workers are told."""
+        metrics = self._metrics
+        metrics.schedule.info({"schedule": budget.schedule.name.lower()})
+        metrics.drafting.set(budget.drafting)
+        metrics.max_nodes.set(budget.max_nodes)
+        metrics.max_hold.set(budget.max_hold_us * _MICROSECOND)
+
+    def draft_decided(self, worker: int, budget: DraftBudget) -> None:
+        """What one draft worker is told."""
+        metrics = self._metrics
+        metrics.draft_max_nodes.labels(worker).set(budget.max_nodes_per_sequence)
+        metrics.draft_max_depth.labels(worker).set(budget.max_depth)
+        metrics.draft_min_survival.labels(worker).set(budget.min_survival)
+        metrics.draft_ahead_survival.labels(worker).set(budget.ahead_survival)
+
+    def draft_down(self, worker: int) -> None:
+        metrics = self._metrics
+        for gauge in (
+            metrics.draft_max_nodes,
+            metrics.draft_max_depth,
+            metrics.draft_min_survival,
+            metrics.draft_ahead_survival,
+        ):
+            gauge.remove(worker)
