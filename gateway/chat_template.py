@@ -14,9 +14,11 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from foredraft.engine.model_config import Fields, UnsupportedModel, read_json_object
 from foredraft.params import InvalidField
 from foredraft.request import ChatMessage
 
+_CONFIG = "tokenizer_config.json"
 _TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -24,10 +26,11 @@ class ChatTemplate:
     """Reads the template of a model directory; without one every chat is refused."""
 
     def __init__(self, directory: Path) -> None:
-        config = _read_json(directory / "tokenizer_config.json")
-        source = _source(directory, config)
-        self._template = None if source is None else _environment().from_string(source)
-        self._tokens = {name: _content(config[name]) for name in _TOKEN_NAMES if config.get(name)}
+        """Raises UnsupportedModel if a file cannot be read or holds no template or tokens."""
+        config = _fields(directory / _CONFIG)
+        self._template = _template(directory, config)
+        tokens = {name: _content(config, name) for name in _TOKEN_NAMES}
+        self._tokens = {name: token for name, token in tokens.items() if token}
 
     def render(self, messages: Iterable[ChatMessage]) -> str:
         """The prompt text, up to where the assistant's turn begins.
@@ -52,28 +55,62 @@ class ChatTemplate:
             raise InvalidField("messages", f"what the chat template takes: {error}") from None
 
 
-def _source(directory: Path, config: dict[str, Any]) -> str | None:
-    """The template file if there is one, else the entry of the tokenizer's configuration."""
+def _template(directory: Path, config: Fields) -> jinja2.Template | None:
+    """The template file if there is one, else the entry of a JSON file."""
     file = directory / "chat_template.jinja"
     if file.is_file():
-        return file.read_text("utf-8")
-    entry = _read_json(directory / "chat_template.json").get("chat_template")
-    if entry is None:
-        entry = config.get("chat_template")
+        return _compiled(file.name, _read_text(file))
+    own = directory / "chat_template.json"
+    for name, fields in ((own.name, _fields(own)), (_CONFIG, config)):
+        source = _source(fields)
+        if source is not None:
+            return _compiled(f"{name}: chat_template", source)
+    return None
+
+
+def _compiled(place: str, source: str) -> jinja2.Template:
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise UnsupportedModel(f"{place} is no template: line {error.lineno}: {error}") from error
+
+
+def _source(fields: Fields) -> str | None:
+    """The template of a JSON file; of several with names the default."""
+    entry = fields.get("chat_template")
     if isinstance(entry, list):
-        named = {template["name"]: template["template"] for template in entry}
-        entry = named.get("default")
+        try:
+            entry = {named["name"]: named["template"] for named in entry}.get("default")
+        except (TypeError, KeyError):
+            raise _refused(fields) from None
+    if not isinstance(entry, str | None):
+        raise _refused(fields)
     return entry
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    return content
+def _refused(fields: Fields) -> UnsupportedModel:
+    return fields.refuse("chat_template", "a text, or a list of objects with name and template")
 
 
-def _content(token: str | dict[str, Any]) -> str:
-    """A special token is written as its text or as an object that holds it."""
-    return token if isinstance(token, str) else str(token["content"])
+def _content(fields: Fields, name: str) -> str:
+    """A special token is written as its text or as an object that holds it; absent is empty."""
+    token = fields.get(name)
+    text = token.get("content") if isinstance(token, dict) else token or ""
+    if not isinstance(text, str):
+        raise fields.refuse(name, "a text, or an object with a text as content")
+    return text
+
+
+def _fields(file: Path) -> Fields:
+    """A JSON file that need not be there."""
+    return Fields(file.name, read_json_object(file) if file.exists() else {})
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise UnsupportedModel(f"{file.name} cannot be read: {error}") from error
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

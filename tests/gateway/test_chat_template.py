@@ -7,6 +7,7 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
+from foredraft.engine.model_config import UnsupportedModel
 from foredraft.params import InvalidField
 from foredraft.request import ChatMessage
 from gateway.chat_template import ChatTemplate
@@ -68,3 +69,43 @@ def test_refusals_name_the_messages(tmp_path, template):
 def test_an_empty_chat_is_refused(tmp_path):
     with pytest.raises(InvalidField, match="at least one"):
         write(tmp_path, "x").render([])
+
+
+NAMED = r"must be a text, or a list of objects with name and template"
+TEMPLATE = r"tokenizer_config\.json: chat_template is no template: line 2: "
+TOKEN = r"must be a text, or an object with a text as content"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "text"),
+    [
+        ("tokenizer_config.json", b"{", r"tokenizer_config\.json is not valid JSON"),
+        ("tokenizer_config.json", b"\xff", r"tokenizer_config\.json is not valid JSON"),
+        ("tokenizer_config.json", b"[]", r"tokenizer_config\.json must hold a JSON object"),
+        ("tokenizer_config.json", b'{"chat_template": 5}', rf"config\.json: chat_template {NAMED}"),
+        ("tokenizer_config.json", b'{"chat_template": [5]}', NAMED),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "default"}]}', NAMED),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": [], "template": ""}]}', NAMED),
+        (
+            "tokenizer_config.json",
+            b'{"chat_template": [{"name": "default", "template": 5}]}',
+            NAMED,
+        ),
+        ("tokenizer_config.json", b'{"chat_template": "a\\n{% if"}', TEMPLATE),
+        ("tokenizer_config.json", b'{"bos_token": 5}', rf"config\.json: bos_token {TOKEN}, not 5"),
+        ("tokenizer_config.json", b'{"eos_token": {}}', rf"eos_token {TOKEN}, not {{}}"),
+        ("chat_template.json", b"no json", r"chat_template\.json is not valid JSON"),
+        ("chat_template.json", b'{"chat_template": {}}', rf"chat_template\.json: .* {NAMED}"),
+        ("chat_template.jinja", b"\xff", r"chat_template\.jinja cannot be read"),
+        ("chat_template.jinja", b"{{", r"chat_template\.jinja is no template: line 1"),
+    ],
+)
+def test_a_broken_file_is_named_when_it_is_loaded(tmp_path, file, content, text):
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(UnsupportedModel, match=text):
+        ChatTemplate(tmp_path)
+
+
+def test_without_files_there_is_no_template(tmp_path):
+    with pytest.raises(InvalidField, match="no chat template"):
+        ChatTemplate(tmp_path).render([ChatMessage("user", "a")])
