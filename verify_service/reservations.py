@@ -15,6 +15,7 @@ from foredraft.engine.runner import Runner
 from verify_service.prefix_cache import PrefixCache
 from verify_service.sequence import Key, VerifySequence
 
+_TILE_BLOCKS = TILE // BLOCK
 _SOON = 32  # tokens that everybody can still get when a sequence is admitted
 
 
@@ -52,8 +53,8 @@ class Reservations:
         It gets all that it may ever need, but of the longest free piece no more than half: that
         leaves room for others, and for itself to grow behind its last block.
         """
-        longest = self._need(sequence.longest)
-        plenty = min(longest, self._pool.longest_run // 2)
+        half = self._pool.longest_run // 2 // _TILE_BLOCKS * _TILE_BLOCKS
+        plenty = min(self._need(sequence.longest), half)
         sequence.blocks = self._take(max(plenty, self._need(len(sequence.tokens))))
         self._holders[sequence.key] = sequence
         known = self._prefixes.match(sequence.opened.prompt)
@@ -115,7 +116,7 @@ class Reservations:
 
     def _need(self, tokens: int) -> int:
         """Blocks of the whole tiles that hold ``tokens``."""
-        return self._pool.blocks_for(-(-tokens // TILE) * TILE)
+        return -(-tokens // TILE) * _TILE_BLOCKS
 
     def _missing(self, sequence: VerifySequence, entries: int) -> int:
         return max(0, self._pool.blocks_for(entries) - len(sequence.blocks))
