@@ -18,12 +18,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from bench.report import write_report
+from bench.report import check_output, write_report
 from bench.stub_workers import StubDrafter, StubVerifier, stub_identity
 from foredraft.aio import AsyncClient
+from foredraft.cli.options import find_model, positive_int
 from foredraft.config import worker_environment
 from foredraft.models.catalog import DEFAULT_MODEL
-from foredraft.models.resolve import resolve_model
 from foredraft.supervisor.address import claim_port, join_address, wait_until_serving
 from foredraft.supervisor.child import Child
 from foredraft.wire.messages import NodeBatch
@@ -31,6 +31,7 @@ from foredraft.wire.messages import NodeBatch
 
 def main(arguments: list[str]) -> int:
     args = _parser().parse_args(arguments)
+    check_output(args.json)
     times = asyncio.run(_measure(args))
     ordered = sorted(times)
     content: dict[str, Any] = {
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
 
 async def _measure(args: argparse.Namespace) -> list[float]:
     """Milliseconds of each round."""
-    model = resolve_model(args.model)
+    model = find_model(args.model)
     with tempfile.TemporaryDirectory(prefix="foredraft-wire-") as directory:
         identity = stub_identity(model)
         verifier = StubVerifier(f"unix:{directory}/verify.sock", identity)
@@ -108,9 +109,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--prompts", metavar="FILE", help="not needed: the models are stubs")
-    parser.add_argument("--limit", type=int, dest="rounds", default=500, metavar="N", help="rounds")
-    parser.add_argument("--sequences", type=int, default=32)
-    parser.add_argument("--nodes", type=int, default=8, help="per sequence")
+    parser.add_argument(
+        "--limit", type=positive_int, dest="rounds", default=500, metavar="N", help="rounds"
+    )
+    parser.add_argument("--sequences", type=positive_int, default=32)
+    parser.add_argument("--nodes", type=positive_int, default=8, help="per sequence")
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
     parser.add_argument("--json", type=Path, metavar="OUT")
     return parser

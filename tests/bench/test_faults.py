@@ -79,6 +79,22 @@ def test_options_of_compare(
     assert code == 2 and text in line
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--limit", 0, "argument --limit: must be a whole number from 1"),
+        ("--sequences", 0, "argument --sequences: must be a whole number from 1"),
+        ("--nodes", "x", "argument --nodes: must be a whole number from 1"),
+        ("--json", "/proc", "--json must be a file that can be written"),
+    ],
+)
+def test_options_of_wire(
+    capsys: pytest.CaptureFixture[str], option: str, value: object, text: str
+) -> None:
+    code, line = run(capsys, "wire", option, value)
+    assert code == 2 and text in line
+
+
 @pytest.mark.parametrize("content", ["", "no json", '{"other": 1}'])
 def test_prompts_of_compare(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
@@ -114,7 +130,7 @@ def test_options_of_perplexity(
     assert code == 2 and told in line
 
 
-@pytest.mark.parametrize("name", ["compare", "perplexity"])
+@pytest.mark.parametrize("name", ["compare", "perplexity", "wire"])
 def test_a_model_that_cannot_be_had(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
