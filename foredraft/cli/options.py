@@ -40,7 +40,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="DIR|ID",
         default=DEFAULT_MODEL,
-        help="the target: a Hugging Face directory of a Llama model, or a known id",
+        help="the target: a Hugging Face directory (Llama, Mistral, Qwen2, Qwen3), or a known id",
     )
     parser.add_argument(
         "--draft",
