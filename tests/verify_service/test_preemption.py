@@ -132,6 +132,23 @@ def test_its_own_prompt_is_not_computed_again_if_it_was_kept(
     driver.scheduler.reservations.forget_prefixes()
 
 
+def test_half_a_replay_is_not_kept(runner: ModelRunner, plain: list[Commit]) -> None:
+    """Preempted again with one of three chunks computed: what lies behind is anybody's."""
+    driver = ShortMemory(runner)
+    driver.open(0, NEW, **SAMPLED)
+    while not driver.answers[0].tokens:
+        driver.turn()
+    driver.scheduler.preempt()
+    driver.scheduler.reservations.forget_prefixes()
+    runner.scrub(range(1, runner.kv.total_blocks + 1))
+    driver.turn()
+    driver.scheduler.preempt()
+    assert driver.victims[1].fed == 64
+    driver.finish_here()
+    assert driver.answers[0].tokens == tokens_of(plain)
+    driver.scheduler.reservations.forget_prefixes()
+
+
 def test_a_preempted_sequence_that_is_closed_is_gone(runner: ModelRunner) -> None:
     driver = ShortMemory(runner)
     driver.open(0, OLD[:5], max_tokens=20, ignore_eos=True)
