@@ -147,7 +147,8 @@ def anything(runner: FakeRunner | ModelRunner, cases: Sequence[Case], seed: int)
         going = [number for number, answer in driver.answers.items() if not answer.done]
         if len(going) > 1 and source.random() < 0.02:
             driver.close(source.choice(going))
-        driver.turn()
+        if going:  # a loop without sequences waits for one
+            driver.turn()
         if driver.running and source.random() < 0.05:
             driver.scheduler.preempt()
     for number, answer in driver.answers.items():
