@@ -74,6 +74,8 @@ class HealthWatch:
             if await self.serving():
                 continue
             try:
-                await asyncio.wait_for(self.until_serving(), patience)
+                # Not wait_for: before Python 3.12 it may swallow that its own task is cancelled.
+                async with asyncio.timeout(patience):
+                    await self.until_serving()
             except TimeoutError:
                 return

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 from support.fakes import FakeDraft, FakeVerify, Round, gateway, identity, until, worker
 from support.tiny_models import make_tiny_tokenizer
 
 from foredraft import AsyncClient
 from foredraft.params import FinishReason
 from foredraft.tokenizer_hash import tokenizer_identity
+from foredraft.wire.channel import private_channel
 from foredraft.wire.health import Health
 from foredraft.wire.messages import Commit, StepResult
 from gateway import link
+from gateway.health_watch import HealthWatch
 
 STOP = FinishReason.STOP
 
@@ -158,3 +162,56 @@ async def test_without_a_drafter_that_serves_decoding_is_plain(model, known, hur
         verify.commit(seq_id, Round((11,), finish=STOP))
         assert (await task).token_ids == [10, 11]
     assert len(verify.opened) == 1
+
+
+class Told:
+    """A watch's call that says what the test puts in."""
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue = asyncio.Queue()
+
+    async def read(self) -> object:
+        return await self.answers.get()
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_watch_ends_when_it_is_told_to_whatever_comes_meanwhile(turns):
+    async with private_channel("127.0.0.1:1") as channel, HealthWatch(channel) as health:
+        health._call.cancel()
+        health._call = told = Told()
+        watching = asyncio.create_task(health.until_ill(60.0))
+        told.answers.put_nowait(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING))
+        await until(lambda: told.answers.empty() and told.answers._getters)
+        told.answers.put_nowait(grpc.aio.EOF)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        watching.cancel()
+        await asyncio.wait((watching,), timeout=5.0)
+        assert watching.cancelled()
+        watching.cancel()
+
+
+@pytest.mark.asyncio
+async def test_a_target_that_cancels_its_stream_is_used_again(model, known):
+    class Cancelling(FakeVerify):
+        streams = 0
+
+        async def Verify(self, request_iterator, context):
+            self.streams += 1
+            if self.streams == 1:
+                await context.abort(grpc.StatusCode.CANCELLED, "no more")
+            async for message in super().Verify(request_iterator, context):
+                yield message
+
+    verify = Cancelling(known, [Round((10,), finish=STOP)])
+    async with (
+        worker(verify, "127.0.0.1:0") as address,
+        gateway(model, address) as running,
+        AsyncClient(running.address) as client,
+    ):
+        await until(lambda: verify.streams == 2 and running.relay.ready)
+        assert (await client.generate("hello")).token_ids == [10]
