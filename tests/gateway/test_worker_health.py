@@ -192,26 +192,3 @@ async def test_a_watch_ends_when_it_is_told_to_whatever_comes_meanwhile(turns):
         watching.cancel()
         await asyncio.wait((watching,), timeout=5.0)
         assert watching.cancelled()
-        watching.cancel()
-
-
-@pytest.mark.asyncio
-async def test_a_target_that_cancels_its_stream_is_used_again(model, known):
-    class Cancelling(FakeVerify):
-        streams = 0
-
-        async def Verify(self, request_iterator, context):
-            self.streams += 1
-            if self.streams == 1:
-                await context.abort(grpc.StatusCode.CANCELLED, "no more")
-            async for message in super().Verify(request_iterator, context):
-                yield message
-
-    verify = Cancelling(known, [Round((10,), finish=STOP)])
-    async with (
-        worker(verify, "127.0.0.1:0") as address,
-        gateway(model, address) as running,
-        AsyncClient(running.address) as client,
-    ):
-        await until(lambda: verify.streams == 2 and running.relay.ready)
-        assert (await client.generate("hello")).token_ids == [10]
