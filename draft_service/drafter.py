@@ -50,6 +50,11 @@ class _Share:
     answer: DraftBudget
     ahead: DraftBudget | None
 
+    @property
+    def resting(self) -> bool:
+        """No guesses are wanted: commits are followed, and that is all."""
+        return self.answer.max_nodes_per_sequence == 0
+
     @classmethod
     def of(cls, budget: DraftBudget, nodes: int) -> _Share:
         answer = replace(budget, max_nodes_per_sequence=nodes)
@@ -247,6 +252,9 @@ class Drafter:
         drafts ahead, above a lower one, if the budget has one: what the target may come to next.
         """
         share = self._share(sequence)
+        if share.resting:
+            sequence.answered = sequence.announced = True
+            return
         if not sequence.answered:
             nodes = self._grow_above(sequence, share.answer)
             _note(self._working, sequence, nodes)

@@ -118,8 +118,8 @@ class Speculation(IntEnum):
 class Schedule(IntEnum):
     """When a step of the target starts. Values equal those on the wire.
 
-    AUTO waits for guesses no longer than they have been worth, SERIAL until they are complete,
-    HELD for a share of a step whether that has paid or not, FREE never.
+    HELD waits for guesses no longer than they have been worth, SERIAL until they are complete,
+    FREE never. AUTO is the one of these, or none with guesses, that has brought the most.
     """
 
     AUTO = 1

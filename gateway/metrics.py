@@ -10,7 +10,6 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
-    Info,
     ProcessCollector,
 )
 
@@ -86,11 +85,19 @@ class Metrics:
 
     def _add_decisions(self) -> None:
         """What the gateway tells the workers to do."""
-        self.schedule = Info("foredraft_schedule", "When steps start", registry=self.registry)
-        self.drafting = self._gauge("foredraft_drafting", "1 if steps may wait for guesses, else 0")
-        self.max_nodes = self._gauge("foredraft_budget_max_nodes", "Most guesses in a step")
+        self.way = self._gauge(
+            "foredraft_way", "1 for the way in which steps are run, else 0", ["worker", "way"]
+        )
+        self.drafting = self._gauge(
+            "foredraft_drafting", "1 while there is a drafter, else 0", ["worker"]
+        )
+        self.max_nodes = self._gauge(
+            "foredraft_budget_max_nodes", "Most guesses in a step", ["worker"]
+        )
         self.max_hold = self._gauge(
-            "foredraft_budget_max_hold_seconds", "Longest time for which a step may be held"
+            "foredraft_budget_max_hold_seconds",
+            "Longest time for which a step may be held",
+            ["worker"],
         )
         self.draft_max_nodes = self._gauge(
             "foredraft_draft_max_nodes", "Most guesses in a tree", ["worker"]

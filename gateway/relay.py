@@ -14,17 +14,16 @@ from collections.abc import Callable, Iterable, Sequence
 import grpc
 
 from foredraft.config import GatewayConfig
-from foredraft.params import Schedule, Speculation
+from foredraft.params import Speculation
 from foredraft.wire.errors import RETRY_SECONDS, Failed, Unavailable, code_from_number
 from foredraft.wire.messages import (
     Commit,
-    DraftBudget,
     NodeBlock,
     SequenceError,
     StepResult,
-    VerifyBudget,
     WorkerIdentity,
 )
+from gateway.budgets import Budgets
 from gateway.draft_pool import DraftPool
 from gateway.plan import Plan
 from gateway.relay_meter import RelayMeter
@@ -36,12 +35,8 @@ from gateway.verify_pool import VerifyPool
 
 logger = logging.getLogger(__name__)
 
-# A guess that is less likely than this is not worth a row of the target's batch.
-_MIN_SURVIVAL = 0.05
 # A request that ends every worker it is given to must not end them all.
 _MOST_IN_VAIN = 2
-# While the target verifies, the drafter goes on with what is likely enough to come next.
-_AHEAD_SURVIVAL = 0.01
 
 
 class Relay:
@@ -60,6 +55,7 @@ class Relay:
         self._verify = VerifyPool(config.verify, tokenizer.identity.hash, self)
         drafting = config.speculation is not Speculation.OFF
         self._draft = DraftPool(config.draft if drafting else (), self)
+        self._budgets = Budgets(config, self._verify, self._draft, meter)
         self._meter = meter
         meter.count_workers("verify", self._verify.count_up)
         meter.count_workers("draft", self._draft.count_up)
@@ -127,13 +123,14 @@ class Relay:
     def verify_up(self, worker: int, identity: WorkerIdentity) -> None:
         self._verify.learn(worker, identity)
         self._meter.verify_up(worker, identity)
-        self._send_budget()
+        self._budgets.verify_up(worker)
         self._resume(self._stranded.take_all())
         self._serving(True)
 
     def verify_down(self, worker: int) -> None:
         """Its sequences go on at another worker, now or as soon as there is one."""
         self._meter.verify_down(worker)
+        self._budgets.verify_down(worker)
         lost = [self._live[seq_id] for seq_id in self._verify.forget(worker)]
         if self._verify.up:
             self._resume(lost)
@@ -151,6 +148,7 @@ class Relay:
         ]
         # First of all: the drafters work on while texts are made here.
         self._draft.follow((r, c) for r, c in committed if c.finish is None)
+        self._budgets.stepped(worker, step.timings, committed)
         for request, commit in committed:
             self._deliver(request, commit)
             request.trace.stepped(step, commit, arrived)
@@ -164,24 +162,15 @@ class Relay:
                 self._retire(request, at_verify=False)
 
     def draft_up(self, worker: int, identity: WorkerIdentity) -> None:
-        limits, target = identity.limits, self.target().limits
-        budget = DraftBudget(
-            max_nodes_per_sequence=min(self._config.max_nodes, limits.max_nodes, target.max_nodes),
-            max_depth=min(limits.max_depth, target.max_depth),
-            min_survival=_MIN_SURVIVAL,
-            ahead_survival=0.0 if self._config.schedule is Schedule.SERIAL else _AHEAD_SURVIVAL,
-        )
-        self._draft.send_budget(worker, budget)
-        self._meter.draft_decided(worker, budget)
+        self._budgets.draft_up(worker, identity)
         self._draft.adopt(self._live.values())
-        self._send_budget()
 
     def draft_down(self, worker: int) -> None:
         """Its sequences go to the other drafters, if there are any."""
         self._meter.draft_down(worker)
         for seq_id in self._draft.forget(worker):
             self._draft.open(self._live[seq_id])
-        self._send_budget()
+        self._budgets.draft_down(worker)
 
     def guesses_came(self, blocks: tuple[NodeBlock, ...]) -> None:
         for block in blocks:
@@ -208,17 +197,6 @@ class Relay:
         limit = f"an answer may take {self._config.request_seconds:g} s"
         request.fail(Failed(grpc.StatusCode.DEADLINE_EXCEEDED, limit))
         self._retire(request, at_verify=True)
-
-    def _send_budget(self) -> None:
-        off = self._config.speculation is Speculation.OFF
-        budget = VerifyBudget(
-            max_nodes=0 if off else self._config.max_nodes,
-            max_hold_us=self._config.max_hold_us,
-            drafting=self._draft.up,
-            schedule=self._config.schedule,
-        )
-        self._verify.send_budget(budget)
-        self._meter.decided(budget)
 
     def _find(self, seq_id: int, incarnation: int) -> Request | None:
         request = self._live.get(seq_id)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import Gauge
 
+from foredraft.policy.balance import Way
 from foredraft.wire.messages import DraftBudget, StepResult, VerifyBudget, WorkerIdentity
 from gateway.metrics import Metrics
 
@@ -37,6 +38,10 @@ class RelayMeter:
         del self._free[worker]
         self._metrics.kv_blocks.remove(worker)
         self._metrics.free_kv_blocks.remove(worker)
+        for way in Way:
+            self._metrics.way.remove(worker, way.value)
+        for gauge in (self._metrics.drafting, self._metrics.max_nodes, self._metrics.max_hold):
+            gauge.remove(worker)
 
     def stepped(self, worker: int, step: StepResult) -> None:
         timings = step.timings
@@ -49,13 +54,14 @@ class RelayMeter:
         self._metrics.step_nodes.observe(sum(commit.verified for commit in step.commits))
         self._free[worker].set(step.free_blocks)
 
-    def decided(self, budget: VerifyBudget) -> None:
-        """What all verify workers are told."""
+    def decided(self, worker: int, way: Way, budget: VerifyBudget) -> None:
+        """What one verify worker is told."""
         metrics = self._metrics
-        metrics.schedule.info({"schedule": budget.schedule.name.lower()})
-        metrics.drafting.set(budget.drafting)
-        metrics.max_nodes.set(budget.max_nodes)
-        metrics.max_hold.set(budget.max_hold_us * _MICROSECOND)
+        for other in Way:
+            metrics.way.labels(worker, other.value).set(other is way)
+        metrics.drafting.labels(worker).set(budget.drafting)
+        metrics.max_nodes.labels(worker).set(budget.max_nodes)
+        metrics.max_hold.labels(worker).set(budget.max_hold_us * _MICROSECOND)
 
     def draft_decided(self, worker: int, budget: DraftBudget) -> None:
         """What one draft worker is told."""

@@ -105,12 +105,12 @@ class VerifyPool:
         if worker < len(self._links):
             self._links[worker].send_guesses(nodes)
 
-    def send_budget(self, budget: VerifyBudget) -> None:
-        """Each worker gets it, cut to what it can do."""
-        for link in self._links:
-            if link.identity is not None:
-                most = min(budget.max_nodes, link.identity.limits.max_nodes)
-                link.send(replace(budget, max_nodes=most))
+    def send_budget(self, worker: int, budget: VerifyBudget) -> None:
+        """Cut to what the worker can do."""
+        link = self._links[worker]
+        if link.identity is not None:
+            most = min(budget.max_nodes, link.identity.limits.max_nodes)
+            link.send(replace(budget, max_nodes=most))
 
     def _served(self, but: int) -> ModelInfo | None:
         """The model of the workers that are up, ``but`` left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import grpc
 
@@ -38,6 +39,10 @@ class Scheduler:
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
+
+    def __iter__(self) -> Iterator[VerifySequence]:
+        yield from self._waiting
+        yield from self._running.values()
 
     def open(self, stream: int, opened: OpenSequence) -> None:
         """Queue a sequence; an older incarnation of it ends.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from foredraft.engine.runner import Runner, SequenceRows
 from foredraft.params import Schedule
 from foredraft.policy.cost import StepCost
-from foredraft.policy.hold import HoldState, is_rich, patience_us
+from foredraft.policy.hold import is_rich
 from foredraft.wire.codec.verify import Request, Response
 from foredraft.wire.errors import code_number, describe
 from foredraft.wire.messages import (
@@ -25,9 +25,11 @@ from foredraft.wire.messages import (
     StepTimings,
     VerifyBudget,
 )
+from verify_service.budgets import Budgets
+from verify_service.holder import Hold, Holder
 from verify_service.pulse import Pulse
 from verify_service.scheduler import Refused, Scheduler
-from verify_service.sequence import Key, VerifySequence
+from verify_service.sequence import VerifySequence
 from verify_service.step import Outcome, run, select
 from verify_service.trace import Step, StepTrace
 
@@ -43,15 +45,6 @@ class Arrival:
 
     stream: int
     request: Request | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Hold:
-    """How long a step was held, and for the guesses of which sequences."""
-
-    microseconds: int = 0
-    waited_for: frozenset[Key] = frozenset()
-    limit_us: int = 0
 
 
 class StepLoop:
@@ -72,8 +65,8 @@ class StepLoop:
         self._cost = cost
         self._publish = publish
         self._trace = trace
-        self._budget = VerifyBudget(max_nodes=0, max_hold_us=0, drafting=False)
-        self._hold = HoldState()
+        self._budgets = Budgets()
+        self._holder = Holder(scheduler, self._take_within)
         self._steps = 0
         self._faults = 0  # steps in a row that failed
         self._began: float | None = None  # the step before, unless something else came between
@@ -86,7 +79,7 @@ class StepLoop:
     def run(self) -> None:
         """Until stopped: the loop that the budget's schedule asks for."""
         while not self._stopping:
-            if self._budget.schedule is Schedule.SERIAL:
+            if self._budget().schedule is Schedule.SERIAL:
                 self.serial()
             else:
                 self.overlapped()
@@ -94,8 +87,7 @@ class StepLoop:
     def serial(self) -> None:
         """Draft, then verify: a step waits for complete guesses of its very roots."""
         self._prepare()
-        held = self._hold_for_guesses(VerifySequence.awaits_drafts)
-        self._step(held)
+        self._step(self._hold(VerifySequence.awaits_drafts))
 
     def overlapped(self) -> None:
         """The drafter works on while the target steps: what a hit has left is verified at once.
@@ -103,8 +95,14 @@ class StepLoop:
         A step that has too little to verify is held, but only for as long as that pays.
         """
         self._prepare()
-        held = self._hold_for_guesses(_lacks_guesses)
-        self._step(held)
+        self._step(self._hold(_lacks_guesses))
+
+    def _budget(self) -> VerifyBudget:
+        return self._budgets.in_force(sequence.stream for sequence in self._scheduler)
+
+    def _hold(self, lacks: Callable[[VerifySequence], bool]) -> Hold:
+        plain_us = self._cost(len(self._scheduler.ready())) * 1000
+        return self._holder.hold(self._budget(), plain_us, lacks)
 
     def _prepare(self) -> None:
         """Take what came, start what fits, run at most one chunk of one prompt."""
@@ -115,12 +113,13 @@ class StepLoop:
             self._began = None
             self._prefill(sequence)
 
-    def _step(self, held: _Hold) -> None:
+    def _step(self, held: Hold) -> None:
         started = time.perf_counter()
         ready = self._scheduler.ready()
         if not ready:
             return
-        trees = select(ready, self._budget.max_nodes, self._cost, self._scheduler.reservations)
+        budget = self._budget()
+        trees = select(ready, budget.max_nodes, self._cost, self._scheduler.reservations)
         prepare_us = round((time.perf_counter() - started) * 1e6)
         try:
             with self.pulse.expecting(self._cost(sum(len(tree.tokens) for tree in trees))):
@@ -129,13 +128,19 @@ class StepLoop:
             self._fail(ready, error)
             return
         self._faults = 0
-        timings = replace(timings, held_us=held.microseconds, hold_limit_us=held.limit_us)
-        timings = replace(timings, prepare_us=prepare_us)
         for outcome in outcomes:
             if outcome.commit is None or outcome.commit.finish is not None:
                 self._scheduler.finish(outcome.sequence)
         rows = sum(len(tree.tokens) for tree in trees)
-        self._learn(outcomes, held, rows)
+        timings = replace(
+            timings,
+            held_us=held.microseconds,
+            hold_limit_us=held.limit_us,
+            prepare_us=prepare_us,
+            period_us=self._end_period(rows),
+        )
+        if budget.drafting and budget.max_nodes:
+            self._judge(held, outcomes)
         self._steps += 1
         for stream in {outcome.sequence.stream for outcome in outcomes}:
             mine = [outcome for outcome in outcomes if outcome.sequence.stream == stream]
@@ -144,17 +149,22 @@ class StepLoop:
             self._publish(stream, StepResult(self._steps, commits, timings, free))
             self._refuse(stream, (o.error for o in mine if o.error is not None))
         if self._trace is not None:
-            self._trace.stepped(started, self._describe(timings, outcomes, held, rows))
+            self._trace.stepped(started, self._describe(timings, outcomes, held, budget, rows))
 
     def _describe(
-        self, timings: StepTimings, outcomes: Sequence[Outcome], held: _Hold, rows: int
+        self,
+        timings: StepTimings,
+        outcomes: Sequence[Outcome],
+        held: Hold,
+        budget: VerifyBudget,
+        rows: int,
     ) -> Step:
         return Step(
             number=self._steps,
             timings=timings,
             commits=[(o.sequence.key, o.commit) for o in outcomes if o.commit is not None],
             rows=rows,
-            budget=self._budget,
+            budget=budget,
             hold_limit_us=held.limit_us,
             waited_for=len(held.waited_for),
             preempted=self._scheduler.take_preempted(),
@@ -173,60 +183,21 @@ class StepLoop:
             text = SequenceError(*name, code_number(fault.code), fault.message)
             self._refuse(sequence.stream, (text,))
 
-    def _learn(self, outcomes: Sequence[Outcome], held: _Hold, rows: int) -> None:
-        now = time.perf_counter()
-        if self._began is not None:
-            self._cost = self._cost.observed(rows, (now - self._began) * 1000)
+    def _end_period(self, rows: int) -> int:
+        """Microseconds since the step before ended, learned as a step's cost; 0 if not known."""
+        now, before = time.perf_counter(), self._began
         self._began = now
-        if self._budget.drafting and self._budget.max_nodes:
-            saved = sum(
-                o.commit is not None and o.commit.accepted > 0 and o.sequence.key in held.waited_for
-                for o in outcomes
-            )
-            self._hold = self._hold.stepped(
-                held=bool(held.waited_for), saved=saved, sequences=len(outcomes)
-            )
+        if before is None:
+            return 0
+        self._cost = self._cost.observed(rows, (now - before) * 1000)
+        return round((now - before) * 1e6)
 
-    def _hold_for_guesses(self, lacks: Callable[[VerifySequence], bool]) -> _Hold:
-        """Wait while guesses are due and the wait pays; nothing where no sequence lacks any."""
-        limit_us = self._hold.limit_us(self._budget, self._plain_us())
-        waited_for = frozenset(s.key for s in self._scheduler.ready() if lacks(s))
-        if limit_us <= 0 or not waited_for:
-            return _Hold(limit_us=round(limit_us))
-        started = time.perf_counter()
-        held_us, first_us, expected = 0.0, 0.0, self._expected()
-        while held_us < limit_us and self._awaits_drafts() and not self._stopping:
-            try:
-                self._take(self.inbox.get(timeout=(limit_us - held_us) / 1e6))
-            except queue.Empty:
-                break
-            finally:
-                held_us = (time.perf_counter() - started) * 1e6
-            if (now := self._expected()) > expected:
-                first_us = first_us or held_us
-                limit_us = self._prolonged(limit_us, held_us, now - expected, now)
-                expected = now
-        in_vain = first_us == 0.0 and self._awaits_drafts()
-        self._hold = self._hold.held(first_us or held_us, in_vain=in_vain)
-        return _Hold(round(held_us), waited_for, round(limit_us))
-
-    def _prolonged(self, limit_us: float, held_us: float, gained: float, now: float) -> float:
-        """The hold's limit after guesses came; a serial step waits for all of them anyway."""
-        if self._budget.schedule is Schedule.SERIAL:
-            return limit_us
-        more = patience_us(gained, now, self._plain_us() + held_us)
-        return min(held_us + more, float(self._budget.max_hold_us))
-
-    def _plain_us(self) -> float:
-        return self._cost(len(self._scheduler.ready())) * 1000
-
-    def _awaits_drafts(self) -> bool:
-        return any(sequence.awaits_drafts() for sequence in self._scheduler.ready())
-
-    def _expected(self) -> float:
-        """Tokens that a step of all ready sequences and all their guesses promises."""
-        ready = self._scheduler.ready()
-        return sum(1.0 + sequence.tree.promise() for sequence in ready)
+    def _judge(self, held: Hold, outcomes: Sequence[Outcome]) -> None:
+        saved = sum(
+            o.commit is not None and o.commit.accepted > 0 and o.sequence.key in held.waited_for
+            for o in outcomes
+        )
+        self._holder.stepped(held, saved=saved, sequences=len(outcomes))
 
     def _prefill(self, sequence: VerifySequence) -> None:
         started = time.perf_counter()
@@ -260,6 +231,14 @@ class StepLoop:
         while not self.inbox.empty():
             self._take(self.inbox.get())
 
+    def _take_within(self, seconds: float) -> bool:
+        """Take the next message, if one comes in time; False if not, or if it was the last."""
+        try:
+            self._take(self.inbox.get(timeout=seconds))
+        except queue.Empty:
+            return False
+        return not self._stopping
+
     def _take(self, arrival: Arrival | None) -> None:
         if arrival is None:
             self._stopping = True
@@ -268,6 +247,7 @@ class StepLoop:
         match arrival.request:
             case None:
                 self._scheduler.close_stream(stream)
+                self._budgets.forget(stream)
             case OpenSequences(sequences):
                 for opened in sequences:
                     try:
@@ -278,8 +258,9 @@ class StepLoop:
                 for close in sequences:
                     self._scheduler.close(stream, close)
             case VerifyBudget() as budget:
-                self._budget = budget
-                self._hold = HoldState()
+                if budget.drafting != self._budget().drafting:
+                    self._holder.forget()
+                self._budgets.set(stream, budget)
             case NodeBatch(groups):
                 self._attach(stream, groups)
 
@@ -294,7 +275,7 @@ class StepLoop:
                 continue
             sequence.attach(group)
             if sequence.drafted:
-                self._hold = self._hold.on_time()
+                self._holder.guesses_complete()
 
     def _refuse(self, stream: int, errors: Iterable[SequenceError]) -> None:
         listed = tuple(errors)

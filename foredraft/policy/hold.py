@@ -64,11 +64,9 @@ class HoldState:
         match budget.schedule:
             case Schedule.SERIAL:
                 return 0.0 if self.in_vain >= _PATIENCE else _SERIAL_HOLD_US
-            case Schedule.HELD:
-                worth = max(self.chance, _TRIAL) * plain_step_us
             case Schedule.FREE:
                 worth = 0.0
-            case Schedule.AUTO:
+            case Schedule.HELD | Schedule.AUTO:  # which schedule is best, gateways find out
                 worth = self._worth_us(plain_step_us)
         return min(float(budget.max_hold_us), worth)
 

@@ -132,17 +132,19 @@ class TokenLogprobs(_message.Message):
     def __init__(self, seq_id: _Optional[int] = ..., chosen: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepTimings(_message.Message):
-    __slots__ = ("held_us", "prepare_us", "forward_us", "sample_us", "commit_us", "hold_limit_us")
+    __slots__ = ("held_us", "prepare_us", "forward_us", "sample_us", "commit_us", "hold_limit_us", "period_us")
     HELD_US_FIELD_NUMBER: _ClassVar[int]
     PREPARE_US_FIELD_NUMBER: _ClassVar[int]
     FORWARD_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
     COMMIT_US_FIELD_NUMBER: _ClassVar[int]
     HOLD_LIMIT_US_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_US_FIELD_NUMBER: _ClassVar[int]
     held_us: int
     prepare_us: int
     forward_us: int
     sample_us: int
     commit_us: int
     hold_limit_us: int
-    def __init__(self, held_us: _Optional[int] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., commit_us: _Optional[int] = ..., hold_limit_us: _Optional[int] = ...) -> None: ...
+    period_us: int
+    def __init__(self, held_us: _Optional[int] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., commit_us: _Optional[int] = ..., hold_limit_us: _Optional[int] = ..., period_us: _Optional[int] = ...) -> None: ...

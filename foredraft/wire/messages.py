@@ -145,12 +145,15 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class StepTimings:
+    """``period_us``: since the end of the step before; 0 if something else came between."""
+
     held_us: int = 0
     prepare_us: int = 0
     forward_us: int = 0
     sample_us: int = 0
     commit_us: int = 0
     hold_limit_us: int = 0
+    period_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,10 +149,10 @@ async def test_metrics_show_what_the_gateway_decides(model):
         await until(lambda: at.draft.budgets and at.verify.budgets[-1].drafting)
         values = await get_metrics(at)
         assert values["foredraft_workers_up:verify"] == values["foredraft_workers_up:draft"] == 1
-        assert values["foredraft_schedule_info:held"] == 1
-        assert values["foredraft_drafting"] == 1
-        assert values["foredraft_budget_max_nodes"] == at.verify.budgets[-1].max_nodes == 24
-        assert values["foredraft_budget_max_hold_seconds"] == pytest.approx(0.005)
+        assert values["foredraft_way:held:0"] == 1 > values["foredraft_way:free:0"]
+        assert values["foredraft_drafting:0"] == 1
+        assert values["foredraft_budget_max_nodes:0"] == at.verify.budgets[-1].max_nodes == 24
+        assert values["foredraft_budget_max_hold_seconds:0"] == pytest.approx(0.005)
         told = at.draft.budgets[-1]
         assert values["foredraft_draft_max_nodes:0"] == told.max_nodes_per_sequence == 24
         assert values["foredraft_draft_max_depth:0"] == told.max_depth == 8
@@ -163,7 +163,7 @@ async def test_metrics_show_what_the_gateway_decides(model):
         at.draft.hang_up()
         await until(lambda: not at.verify.budgets[-1].drafting)
         values = await get_metrics(at)
-        assert values["foredraft_workers_up:draft"] == 0 == values["foredraft_drafting"]
+        assert values["foredraft_workers_up:draft"] == 0 == values["foredraft_drafting:0"]
         assert "foredraft_draft_max_nodes:0" not in values
 
 

@@ -11,14 +11,14 @@ from foredraft.policy.hold import HoldState, is_rich, patience_us
 from foredraft.wire.messages import VerifyBudget
 
 STEP_US = 30_000.0
-AUTO = VerifyBudget(max_nodes=64, max_hold_us=20_000, drafting=True)
+HELD = VerifyBudget(64, max_hold_us=20_000, drafting=True, schedule=Schedule.HELD)
 
 
 def run(state: HoldState, steps: int, answer_us: float, *, right: bool) -> tuple[HoldState, float]:
     """Steps of one sequence that always lacks guesses; returns the time spent holding too."""
     spent = 0.0
     for _ in range(steps):
-        limit = state.limit_us(AUTO, STEP_US)
+        limit = state.limit_us(HELD, STEP_US)
         if limit > 0:
             waited = min(limit, answer_us)
             spent += waited
@@ -31,7 +31,7 @@ def run(state: HoldState, steps: int, answer_us: float, *, right: bool) -> tuple
 def test_good_guesses_are_always_waited_for() -> None:
     state, spent = run(HoldState(), 200, answer_us=3_000, right=True)
     assert spent == 200 * 3_000
-    assert state.limit_us(AUTO, STEP_US) == AUTO.max_hold_us
+    assert state.limit_us(HELD, STEP_US) == HELD.max_hold_us
 
 
 @pytest.mark.parametrize("answer_us", [3_000.0, 50_000.0])
@@ -49,19 +49,19 @@ def test_holds_come_back_when_guesses_become_good() -> None:
 
 def test_a_hold_is_never_longer_than_its_chance_of_a_saved_step() -> None:
     state = replace(HoldState(), chance=0.2, wait_us=1_000.0)
-    assert state.limit_us(AUTO, STEP_US) == pytest.approx(0.2 * STEP_US)
+    assert state.limit_us(HELD, STEP_US) == pytest.approx(0.2 * STEP_US)
 
 
 @pytest.mark.parametrize(
     "budget",
-    [replace(AUTO, drafting=False), replace(AUTO, max_nodes=0), replace(AUTO, max_hold_us=0)],
+    [replace(HELD, drafting=False), replace(HELD, max_nodes=0), replace(HELD, max_hold_us=0)],
 )
 def test_nothing_is_waited_for_without_a_drafter(budget: VerifyBudget) -> None:
     assert HoldState().limit_us(budget, STEP_US) == 0.0
 
 
 def test_serial_waits_until_two_holds_were_in_vain() -> None:
-    serial = replace(AUTO, schedule=Schedule.SERIAL)
+    serial = replace(HELD, schedule=Schedule.SERIAL)
     state = HoldState()
     for _ in range(2):
         assert state.limit_us(serial, STEP_US) >= 1e6
@@ -70,11 +70,8 @@ def test_serial_waits_until_two_holds_were_in_vain() -> None:
     assert state.on_time().limit_us(serial, STEP_US) >= 1e6
 
 
-def test_held_waits_whatever_it_brings_and_free_never() -> None:
-    useless = HoldState(chance=0.0, wait_us=50_000.0)
-    held, free = (replace(AUTO, schedule=kind) for kind in (Schedule.HELD, Schedule.FREE))
-    assert useless.limit_us(held, STEP_US) == pytest.approx(STEP_US / 4)
-    assert HoldState().limit_us(free, STEP_US) == 0.0
+def test_free_never_waits() -> None:
+    assert HoldState().limit_us(replace(HELD, schedule=Schedule.FREE), STEP_US) == 0.0
 
 
 def test_a_tree_that_promises_a_token_is_verified_at_once() -> None:

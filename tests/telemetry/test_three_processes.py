@@ -15,6 +15,7 @@ from support.tiny_models import make_tiny_llama
 from foredraft import AsyncClient
 from foredraft.cli.main import main
 from foredraft.config import StackConfig
+from foredraft.params import Schedule
 from foredraft.request import GenerateOptions, GenerateRequest, TokenPrompt
 from foredraft.supervisor.stack import running_stack
 from foredraft.telemetry import names
@@ -135,7 +136,8 @@ def _flat(values):
         yield from _flat(value) if isinstance(value, list) else (value,)
 
 
-KNOWN = {names.TEXT_COMPLETION, names.PROVIDER, "model", "auto", "length"}
+SCHEDULES = {schedule.name.lower() for schedule in Schedule}
+KNOWN = {names.TEXT_COMPLETION, names.PROVIDER, "model", "length", *SCHEDULES}
 
 
 def test_the_command_draws_it(trace_file, tmp_path, capsys):

@@ -142,6 +142,7 @@ def _encode_step(result: StepResult) -> pb.StepResult:
             sample_us=timings.sample_us,
             commit_us=timings.commit_us,
             hold_limit_us=timings.hold_limit_us,
+            period_us=timings.period_us,
         ),
         free_blocks=result.free_blocks,
         cached_counts=[commit.cached for commit in commits],
@@ -213,6 +214,7 @@ def _decode_step(wire: pb.StepResult) -> StepResult:
             timings.sample_us,
             timings.commit_us,
             timings.hold_limit_us,
+            timings.period_us,
         ),
         free_blocks=wire.free_blocks,
     )

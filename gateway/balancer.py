@@ -1,0 +1,85 @@
+"""Watches the steps of a verify worker and says how the next ones are to be run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foredraft.policy.balance import Balance, Way, Window
+
+_SETTLING_STEPS = 3  # after a change: what is in flight was made the old way
+_LEAST_STEPS, _LEAST_TOKENS = 8, 48  # of a window; fewer say too little
+_MOST_LOST = 12.0  # tokens of each sequence that the best way would be ahead by: no need for more
+
+
+@dataclass(slots=True)
+class _Sums:
+    """A window that has not ended; ``bound_ms``: the target's passes alone."""
+
+    steps: int = 0
+    tokens: int = 0
+    tokens_each: float = 0.0
+    milliseconds: float = 0.0
+    bound_ms: float = 0.0
+
+
+class Balancer:
+    """Keeps a balance for each size of batch: 1, 2, 3 to 4, 5 to 8, ... sequences.
+
+    Only steps with sequences that may speculate count, and of those only their tokens.
+    """
+
+    def __init__(self) -> None:
+        self._balances: dict[int, Balance] = {}
+        self._size = 0
+        self._sums = _Sums()
+        self._settling = 0
+        self.way = Way.HELD
+
+    def stepped(
+        self, sequences: int, speculating: int, tokens: int, period_ms: float, pass_ms: float
+    ) -> Way:
+        """After a step; returns the way for the next ones.
+
+        Args:
+            speculating: so many of its ``sequences`` may speculate; they got ``tokens``.
+            period_ms: since the end of the step before; 0 if that is not known.
+            pass_ms: what the target's pass took.
+        """
+        if not speculating:
+            return self.way
+        self._look_at(sequences)
+        if self._settling:
+            self._settling -= 1
+        elif period_ms > 0.0:
+            self._add(speculating, tokens, period_ms, pass_ms)
+        return self.way
+
+    def _look_at(self, sequences: int) -> None:
+        """Go on with the balance for that many sequences; a new one begins with the way at hand."""
+        size = (sequences - 1).bit_length()
+        if size == self._size and self._balances:
+            return
+        self._size = size
+        self._sums = _Sums()
+        self._go(self._balances.setdefault(size, Balance(self.way)).way)
+
+    def _add(self, speculating: int, tokens: int, period_ms: float, pass_ms: float) -> None:
+        sums = self._sums
+        sums.steps += 1
+        sums.tokens += tokens
+        sums.tokens_each += tokens / speculating
+        sums.milliseconds += period_ms
+        sums.bound_ms += pass_ms
+        balance = self._balances[self._size]
+        enough = sums.steps >= _LEAST_STEPS and sums.tokens >= _LEAST_TOKENS
+        if enough or balance.best_rate * sums.milliseconds - sums.tokens_each > _MOST_LOST:
+            bound = sums.steps / max(sums.bound_ms, 1e-3)
+            window = Window(self.way, sums.tokens_each, sums.milliseconds, bound)
+            self._balances[self._size] = balance = balance.after(window)
+            self._sums = _Sums()
+            self._go(balance.way)
+
+    def _go(self, way: Way) -> None:
+        if way is not self.way:
+            self.way = way
+            self._settling = _SETTLING_STEPS

@@ -1,0 +1,57 @@
+"""From steps to windows: which of them count, and when a window has seen enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from foredraft.policy.balance import Way
+from gateway.balancer import Balancer
+
+TOKENS_PER_STEP = {Way.HELD: 2.0, Way.FREE: 3.0, Way.SERIAL: 4.0, Way.PLAIN: 1.0}
+PERIOD_MS = {Way.HELD: 20.0, Way.FREE: 20.0, Way.SERIAL: 50.0, Way.PLAIN: 20.0}
+
+
+def run(balancer: Balancer, steps: int, sequences: int = 8, speculating: int = 8) -> list[Way]:
+    """Ways of so many steps; those that follow a change at once are still run the old way."""
+    ways = [balancer.way, balancer.way]
+    for _ in range(steps):
+        way = ways[-2]
+        tokens = round(TOKENS_PER_STEP[way] * speculating)
+        ways.append(balancer.stepped(sequences, speculating, tokens, PERIOD_MS[way], 19.0))
+    return ways[2:]
+
+
+def test_settles_on_what_brings_the_most() -> None:
+    balancer = Balancer()
+    run(balancer, 200)
+    ways = run(balancer, 400)
+    assert ways.count(Way.FREE) > 0.9 * len(ways)
+    assert Way.PLAIN not in ways
+
+
+@pytest.mark.parametrize("period_ms, speculating", [(0.0, 8), (20.0, 0)])
+def test_steps_that_say_nothing_do_not_count(period_ms: float, speculating: int) -> None:
+    balancer = Balancer()
+    ways = {balancer.stepped(8, speculating, speculating, period_ms, 19.0) for _ in range(500)}
+    assert ways == {Way.HELD}
+
+
+def test_each_size_of_batch_has_its_own_balance() -> None:
+    balancer = Balancer()
+    run(balancer, 400)
+    assert balancer.way is Way.FREE
+    for _ in range(400):  # alone: guesses bring nothing
+        balancer.stepped(1, 1, 1, 25.0 if balancer.way is not Way.PLAIN else 20.0, 19.0)
+    assert balancer.way is Way.PLAIN
+    assert balancer.stepped(8, 8, 24, 20.0, 19.0) is Way.FREE
+
+
+def test_a_way_that_loses_much_is_left_before_its_window_ends() -> None:
+    balancer = Balancer()
+    while balancer.way is not Way.SERIAL:
+        balancer.stepped(1, 1, 2, 10.0, 9.0)
+    steps = 0
+    while balancer.way is Way.SERIAL:
+        balancer.stepped(1, 1, 5, 600.0, 9.0)
+        steps += 1
+    assert steps <= 5
