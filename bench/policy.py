@@ -1,8 +1,8 @@
 """``foredraft bench policy``: which schedule is the quickest where, with stand-ins for the models.
 
-Real processes and the real protocol; only the passes of the two models are sleeps. For every pair
-of a target's and a draft's step, every schedule answers the same requests, at several numbers of
-requests at once. Plain decoding is measured in every stack, in turns with speculation.
+Real processes and the real protocol; only the passes of the two models are sleeps. For pairs of a
+target's and a draft's step, and several numbers of requests at once, clients ask again and again
+while the gateway's own counters are read. Every stack is also measured without guesses, in turns.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import asyncio
 import statistics
 import sys
 import tempfile
-import time
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
+from bench.load import Counters, Throughput, clients
 from bench.report import write_report
 from bench.tiny_directory import make_tiny_directory
 from bench.values import names_of
@@ -41,7 +44,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens per second of all requests together: medians over the rounds."""
+    """Tokens per second of all requests together: medians over the windows."""
 
     case: Case
     schedule: str
@@ -55,7 +58,7 @@ class Speed:
         return self.speculating / self.plain
 
 
-# The grid of the goals: a slow and a quick target, a poor draft, a slow draft.
+# The grid of the goals: a slow and a quick target; then a poor draft, and a slow one.
 _CASES = (
     Case(17.5, 0.3, 0.754),
     Case(2.5, 0.3, 0.754),
@@ -64,6 +67,8 @@ _CASES = (
     Case(17.5, 50.0, 0.754),
     Case(2.5, 50.0, 0.754),
 )
+_SETTLE_SECONDS = 0.5
+_LEARN_SECONDS = 3.0  # the drafter comes up, averages settle, ways are tried
 
 
 def main(arguments: list[str]) -> int:
@@ -71,6 +76,7 @@ def main(arguments: list[str]) -> int:
     speeds = asyncio.run(_measure(args))
     content: dict[str, Any] = {
         "tokens": args.tokens,
+        "seconds": args.seconds,
         "rounds": args.rounds,
         "speeds": [asdict(speed) | {"ratio": round(speed.ratio, 3)} for speed in speeds],
     }
@@ -80,12 +86,11 @@ def main(arguments: list[str]) -> int:
 
 async def _measure(args: argparse.Namespace) -> list[Speed]:
     speeds = []
-    cases = _CASES[: args.cases]
     with tempfile.TemporaryDirectory(prefix="foredraft-policy-") as directory:
         model = make_tiny_directory(Path(directory) / "stand-in")
-        for case in cases:
+        for case in args.cases:
             for schedule in args.schedules:
-                for speed in await _stack_speeds(case, schedule, model, args):
+                async for speed in _stack_speeds(case, schedule, model, args):
                     speeds.append(speed)
                     sys.stdout.write(_line(speed) + "\n")
                     sys.stdout.flush()
@@ -94,60 +99,54 @@ async def _measure(args: argparse.Namespace) -> list[Speed]:
 
 async def _stack_speeds(
     case: Case, schedule: str, model: Path, args: argparse.Namespace
-) -> list[Speed]:
+) -> AsyncIterator[Speed]:
     config = StackConfig(
         grpc_host="127.0.0.1",
         grpc_port=0,
+        http_port=0,
         model=model,
         schedule=Schedule[schedule.upper()],
         fake_target=FakeEngine(case.step_ms),
         fake_draft=FakeEngine(case.draft_ms, case.acceptance),
         log_level="error",
     )
-    async with running_stack(config) as stack:
+    async with running_stack(config) as stack, aiohttp.ClientSession() as session:
         await stack.ready()
+        counters = Counters(session, str(stack.http_address))
         async with AsyncClient(stack.local_address) as client:
-            await _round(
-                client, 1, 2 * args.tokens, "model"
-            )  # the drafter comes up, averages settle
-            return [
-                await _speed(client, case, schedule, requests, args) for requests in args.requests
-            ]
+            for requests in args.requests:
+                yield await _speed(client, counters, case, schedule, requests, args)
 
 
 async def _speed(
-    client: AsyncClient, case: Case, schedule: str, requests: int, args: argparse.Namespace
+    client: AsyncClient,
+    counters: Counters,
+    case: Case,
+    schedule: str,
+    requests: int,
+    args: argparse.Namespace,
 ) -> Speed:
-    plain, speculating, tokens_per_step = [], [], 0.0
+    async def throughput(speculation: str, settle_seconds: float) -> Throughput:
+        async def ask(number: int) -> object:
+            prompt = f"{number} {_PROMPT}"
+            return await client.generate(prompt, max_tokens=args.tokens, speculation=speculation)
+
+        async with clients(requests, ask, settle_seconds):
+            return await counters.during(args.seconds)
+
+    await throughput("model", _LEARN_SECONDS)
+    plain, guessing = [], []
     for _ in range(args.rounds):
-        plain.append((await _round(client, requests, args.tokens, "off"))[0])
-        speed, tokens_per_step = await _round(client, requests, args.tokens, "model")
-        speculating.append(speed)
+        plain.append((await throughput("off", _SETTLE_SECONDS)).tokens_per_second)
+        guessing.append(await throughput("model", _SETTLE_SECONDS))
     return Speed(
         case,
         schedule,
         requests,
         round(statistics.median(plain), 1),
-        round(statistics.median(speculating), 1),
-        round(tokens_per_step, 2),
+        round(statistics.median(one.tokens_per_second for one in guessing), 1),
+        round(statistics.median(one.tokens_per_step for one in guessing), 2),
     )
-
-
-async def _round(
-    client: AsyncClient, requests: int, tokens: int, speculation: str
-) -> tuple[float, float]:
-    """Tokens per second of ``requests`` different requests at once; tokens per step of one."""
-    started = time.perf_counter()
-    results = await asyncio.gather(
-        *(
-            client.generate(f"{number} {_PROMPT}", max_tokens=tokens, speculation=speculation)
-            for number in range(requests)
-        )
-    )
-    seconds = time.perf_counter() - started
-    total = sum(len(result.token_ids) for result in results)
-    steps = sum(result.stats.steps for result in results)
-    return total / seconds, total / steps
 
 
 def _line(speed: Speed) -> str:
@@ -164,6 +163,13 @@ def _numbers(text: str) -> list[int]:
     return [positive_int(part) for part in text.split(",")]
 
 
+def _cases(text: str) -> list[Case]:
+    numbers = _numbers(text)
+    if max(numbers) > len(_CASES):
+        raise argparse.ArgumentTypeError(f"must be numbers from 1 to {len(_CASES)}, not {text!r}")
+    return [_CASES[number - 1] for number in numbers]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="foredraft bench policy",
@@ -172,8 +178,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--schedules", type=names_of(_SCHEDULES), default=_SCHEDULES)
     parser.add_argument("--requests", type=_numbers, default=[1, 8, 32], help="at once")
-    parser.add_argument("--tokens", type=positive_int, default=64, help="of every answer")
+    parser.add_argument("--tokens", type=positive_int, default=256, help="of every answer")
+    parser.add_argument("--seconds", type=positive_int, default=2, help="of every window")
     parser.add_argument("--rounds", type=positive_int, default=3)
-    parser.add_argument("--cases", type=positive_int, default=len(_CASES), help="the first N")
+    parser.add_argument("--cases", type=_cases, default=_CASES, help="numbers of cases, from 1")
     parser.add_argument("--json", type=Path, metavar="OUT")
     return parser

@@ -58,7 +58,7 @@ class _Share:
     @classmethod
     def of(cls, budget: DraftBudget, nodes: int) -> _Share:
         answer = replace(budget, max_nodes_per_sequence=nodes)
-        if budget.ahead_survival <= 0.0:
+        if budget.ahead_survival <= 0.0 or nodes == 0:
             return cls(answer, None)
         return cls(answer, replace(answer, min_survival=budget.ahead_survival))
 
@@ -252,15 +252,17 @@ class Drafter:
         drafts ahead, above a lower one, if the budget has one: what the target may come to next.
         """
         share = self._share(sequence)
+        working: Frontier = []
+        ahead: Frontier = []
         if share.resting:
             sequence.answered = sequence.announced = True
-            return
-        if not sequence.answered:
-            nodes = self._grow_above(sequence, share.answer)
-            _note(self._working, sequence, nodes)
-            sequence.answered = not nodes
+        elif not sequence.answered:
+            working = self._grow_above(sequence, share.answer)
+            sequence.answered = not working
         if sequence.answered and self._model is not None and share.ahead is not None:
-            _note(self._ahead, sequence, self._grow_above(sequence, share.ahead))
+            ahead = self._grow_above(sequence, share.ahead)
+        _note(self._working, sequence, working)
+        _note(self._ahead, sequence, ahead)
         news = sequence.has_unsent() and _time_to_send(sequence.passes)
         if news or (sequence.answered and not sequence.announced):
             self._due[sequence.key] = sequence

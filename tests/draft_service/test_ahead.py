@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from draft_service.answers import Drafts
 from draft_service.drafter import Drafter
 from draft_service.model_drafter import ModelDrafter
@@ -51,3 +53,20 @@ def test_goes_on_after_the_answer_and_keeps_it_complete() -> None:
     before = [token for group in ahead[: answer + 1] for token in group.tokens]
     assert before[: len(answered)] == answered  # behind them what is known already
     assert sum(len(group.tokens) for group in ahead[answer + 1 :]) > 5
+
+
+@pytest.mark.parametrize("told", [DraftBudget(0, 32, 0.05, 0.01), DraftBudget(64, 32, 0.05, 0.0)])
+def test_stops_when_told_to_in_the_middle_of_its_work(told: DraftBudget) -> None:
+    """By a budget that allows nothing, or nothing ahead."""
+    model = ModelDrafter(FakeRunner(INFO, FakeEngine(0.0, 0.754)), INFO)
+    drafter = Drafter(INFO, Limits(4, 64, 32), model)
+    drafter.handle(0, DraftBudget(64, 32, 0.05, 0.01))
+    drafter.handle(0, OpenSequences((OpenSequence(1, 1, PROMPT, SamplingParams(max_tokens=100)),)))
+    complete = False
+    while not complete:
+        answers = drafter.draft()
+        complete = any(group.complete for one in answers for group in one.content.batches[0].groups)
+    assert drafter.busy  # it drafts ahead
+    drafter.handle(0, told)
+    drafter.draft()
+    assert not drafter.busy
