@@ -7,18 +7,27 @@ below it: minus infinity could not win against others, but it must not be all th
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 _BELOW_ONE = 1.0 - 2.0**-24
+_GOLDEN = 0x9E3779B1
+_ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B))  # shift, factor
 
 
 def gumbel(seed: int, choice: int, position: int, vocab: int, device: torch.device) -> Tensor:
     """Noise of every token id at one position: float32 [vocab]."""
     key = noise_key(seed, choice, position)
-    ids = torch.arange(vocab, dtype=torch.int64, device=device)
-    v = ((_hash(ids, key).to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=_BELOW_ONE)
+    if device.type == "cpu":
+        hashes = torch.from_numpy(_hash_on_cpu(vocab, key).astype(np.float32))
+    else:
+        hashes = _hash(torch.arange(vocab, device=device), key).to(torch.float32)
+    v = ((hashes + 0.5) * 2.0**-32).clamp_(max=_BELOW_ONE)
     return -torch.log(-torch.log1p(-v))
 
 
@@ -32,20 +41,44 @@ def noise_key(seed: int, choice: int, position: int) -> int:
 
 def _hash(ids: Tensor, key: int) -> Tensor:
     """32-bit hash of each id under ``key``, as int64 in [0, 2^32)."""
-    x = ids * 0x9E3779B1 & _MASK
-    x = (x ^ key) & _MASK
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        x = ((x ^ (x >> shift)) * factor) & _MASK
-    x = x ^ (x >> 16)
-    x = (x + key) & _MASK
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+    x = ((ids * _GOLDEN & _MASK) ^ key) & _MASK
+    x = (_mix(x) + key) & _MASK
+    return _mix(x)
+
+
+def _mix(x: Tensor) -> Tensor:
+    for shift, factor in _ROUNDS:
         x = ((x ^ (x >> shift)) * factor) & _MASK
     return x ^ (x >> 16)
+
+
+def _hash_on_cpu(vocab: int, key: int) -> NDArray[np.uint32]:
+    """`_hash` of the ids below ``vocab`` in words that wrap by themselves, ten times as quick."""
+    x = _spread_ids(vocab) ^ np.uint32(key)
+    scratch = np.empty_like(x)
+    _mix_in_place(x, scratch)
+    x += np.uint32(key)
+    _mix_in_place(x, scratch)
+    return x
+
+
+def _mix_in_place(x: NDArray[np.uint32], scratch: NDArray[np.uint32]) -> None:
+    for shift, factor in _ROUNDS:
+        np.right_shift(x, np.uint32(shift), out=scratch)
+        x ^= scratch
+        x *= np.uint32(factor)
+    np.right_shift(x, np.uint32(16), out=scratch)
+    x ^= scratch
+
+
+@lru_cache(maxsize=2)  # a target's vocabulary and a draft's
+def _spread_ids(vocab: int) -> NDArray[np.uint32]:
+    return np.arange(vocab, dtype=np.uint32) * np.uint32(_GOLDEN)
 
 
 def _mix_int(x: int) -> int:
     """The same two-round mixer for one integer, with an offset so that zero moves."""
     x = (x + 0x9E3779B9) & _MASK
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+    for shift, factor in _ROUNDS:
         x = ((x ^ (x >> shift)) * factor) & _MASK
     return x ^ (x >> 16)

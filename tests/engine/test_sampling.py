@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from foredraft.engine.noise import gumbel
+from foredraft.engine.noise import _hash, _hash_on_cpu, gumbel, noise_key
 from foredraft.engine.sampling import (
     SampledRow,
     choose,
@@ -34,6 +34,15 @@ def frequencies(logits: Tensor, draws: int, **options: object) -> Tensor:
     rows = [SampledRow(params, 0, position, 0, ()) for position in range(draws)]
     chosen = choose(logits.expand(draws, -1), rows, ())
     return torch.bincount(torch.tensor(chosen), minlength=logits.shape[-1]) / draws
+
+
+@pytest.mark.parametrize(
+    "seed, choice, position, vocab", [(0, 0, 0, 1), (2**64 - 1, 3, 9, 49_152), (7, 0, 5, 777)]
+)
+def test_noise_is_the_same_in_words_and_in_64_bits(seed, choice, position, vocab):
+    key = noise_key(seed, choice, position)
+    words = _hash_on_cpu(vocab, key).astype("int64").tolist()
+    assert words == _hash(torch.arange(vocab), key).tolist()
 
 
 def test_samples_follow_the_softmax() -> None:
