@@ -17,8 +17,11 @@ from draft_service.answers import Answer
 from draft_service.drafter import Drafter
 from draft_service.trace import DraftTrace
 from foredraft.wire.codec.draft import Request
+from foredraft.wire.pulse import Pulse
 
 log = logging.getLogger(__name__)
+
+_PASS_MS = 500.0  # a draft whose passes take longer is of no use anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class DraftLoop:
         fail: Callable[[set[int]], None],
         trace: DraftTrace | None = None,
     ) -> None:
+        self.pulse = Pulse()
         self._drafter = drafter
         self._deliver = deliver
         self._fail = fail
@@ -77,7 +81,9 @@ class DraftLoop:
             try:
                 if not self._take_in():
                     return
-                self._send(self._drafter.draft())
+                with self.pulse.expecting(_PASS_MS):
+                    answers = self._drafter.draft()
+                self._send(answers)
             except Exception:
                 log.exception("drafting failed; its streams are ended")
                 self._give_up()

@@ -39,6 +39,7 @@ from foredraft.wire.messages import (
     WorkerIdentity,
 )
 from foredraft.wire.outbox import Outbox, until_taken
+from foredraft.wire.pulse import Pulse, serve_while_it_moves
 from foredraft.wire.serving import SWITCH_SECONDS, serve_until_stopped
 
 if TYPE_CHECKING:
@@ -69,13 +70,14 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._events = asyncio.get_running_loop()
         self._draining = False
 
-    def begin(self, engine: Engine) -> None:
-        """From now on calls are answered."""
+    def begin(self, engine: Engine) -> Pulse:
+        """From now on calls are answered; returns the engine thread's pulse."""
         self._identity = engine.identity
         tracing = current_tracing()
         trace = None if tracing is None else DraftTrace(tracing)
         self._engine = DraftLoop(engine.drafter, self._deliver, self._fail, trace)
         self._engine.start()
+        return self._engine.pulse
 
     async def drain(self) -> None:
         """End all streams and take no new ones."""
@@ -168,8 +170,7 @@ async def serve(config: DraftConfig) -> None:
     health = Health(SERVICE)
 
     async def work() -> None:
-        servicer.begin(await _load_apart(config))
-        await health.set_serving(True)
+        await serve_while_it_moves(servicer.begin(await _load_apart(config)), health)
 
     try:
         await serve_until_stopped(server, health, work(), drain=servicer.drain)

@@ -24,6 +24,7 @@ from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.messages import Limits, NodeBatch, SequenceErrors, WorkerIdentity
 from foredraft.wire.outbox import Outbox, until_taken
+from foredraft.wire.pulse import serve_while_it_moves
 from foredraft.wire.serving import GRACE_SECONDS, SWITCH_SECONDS, serve_until_stopped
 from verify_service.profile import profile_steps
 from verify_service.reservations import Reservations
@@ -33,7 +34,6 @@ from verify_service.trace import StepTrace
 
 log = logging.getLogger(__name__)
 
-_WATCH_SECONDS = 0.25
 _SHUTTING_DOWN = "the verify service is shutting down"
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -64,24 +64,14 @@ class Worker:
         )
         self._thread.start()
         await asyncio.wait((loaded, ended), return_when=asyncio.FIRST_COMPLETED)
-        watching = asyncio.create_task(self._watch(health)) if loaded.done() else None
+        watching = None
+        if self._steps is not None:
+            watching = asyncio.create_task(serve_while_it_moves(self._steps.pulse, health))
         try:
             await ended
         finally:
             if watching is not None:
                 watching.cancel()
-
-    async def _watch(self, health: Health) -> None:
-        """Serving while the engine thread moves; one that hangs answers nobody."""
-        serving = False
-        while self._steps is not None:
-            moves = not self._steps.pulse.overdue
-            if moves != serving:
-                serving = moves
-                if not moves:
-                    log.error("a pass takes far longer than it should: not serving until it ends")
-                await health.set_serving(serving)
-            await asyncio.sleep(_WATCH_SECONDS)
 
     def open_stream(self) -> tuple[int, Outbox[codec.Response]]:
         """Raises Unavailable while the model is loading and when the worker is to end."""

@@ -25,9 +25,9 @@ from foredraft.wire.messages import (
     StepTimings,
     VerifyBudget,
 )
+from foredraft.wire.pulse import Pulse
 from verify_service.budgets import Budgets
 from verify_service.holder import Hold, Holder
-from verify_service.pulse import Pulse
 from verify_service.scheduler import Refused, Scheduler
 from verify_service.sequence import VerifySequence
 from verify_service.step import Outcome, run, select
@@ -137,7 +137,7 @@ class StepLoop:
             held_us=held.microseconds,
             hold_limit_us=held.limit_us,
             prepare_us=prepare_us,
-            period_us=self._end_period(rows),
+            period_us=self._end_period(rows, held),
         )
         if budget.drafting and budget.max_nodes:
             self._judge(held, outcomes)
@@ -183,13 +183,13 @@ class StepLoop:
             text = SequenceError(*name, code_number(fault.code), fault.message)
             self._refuse(sequence.stream, (text,))
 
-    def _end_period(self, rows: int) -> int:
+    def _end_period(self, rows: int, held: Hold) -> int:
         """Microseconds since the step before ended, learned as a step's cost; 0 if not known."""
         now, before = time.perf_counter(), self._began
         self._began = now
         if before is None:
             return 0
-        self._cost = self._cost.observed(rows, (now - before) * 1000)
+        self._cost = self._cost.observed(rows, (now - before) * 1000, held.microseconds / 1000)
         return round((now - before) * 1e6)
 
     def _judge(self, held: Hold, outcomes: Sequence[Outcome]) -> None:

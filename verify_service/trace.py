@@ -146,6 +146,7 @@ def _attributes(step: Step) -> dict[str, str | int | bool]:
         names.SEQUENCES: len(step.commits),
         names.ROWS: step.rows,
         names.NODES: step.rows - len(step.commits),
+        names.PERIOD_US: timings.period_us,
         names.HELD_US: timings.held_us,
         names.PREPARE_US: timings.prepare_us,
         names.FORWARD_US: timings.forward_us,

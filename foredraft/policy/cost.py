@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-_MEMORY = 0.1  # weight of the newest step
+from foredraft.policy.trend import Trend
+
+_MEMORY = 0.1  # weight of the newest hold
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """Piecewise linear in the number of rows; flat below the first point, last slope above.
 
-    extra: what real steps took beyond the profile, on average: time between steps, longer
-        contexts, more sequences. It does not depend on the rows of one more guess.
+    beyond: what real steps take beyond the profile, by rows: time between steps, longer contexts,
+        sampling.
+    held_ms: for how long steps are held, on average. It does not depend on the rows.
     """
 
     rows: tuple[int, ...]
     milliseconds: tuple[float, ...]
-    extra: float = 0.0
+    beyond: Trend = field(default_factory=Trend)
+    held_ms: float = 0.0
 
     @classmethod
     def from_profile(cls, points: Iterable[tuple[int, float]]) -> StepCost:
@@ -30,14 +34,22 @@ class StepCost:
             costs.append(max(cost, costs[-1]) if costs else cost)
         return cls(tuple(rows for rows, _ in ordered), tuple(costs))
 
-    def observed(self, rows: int, milliseconds: float) -> StepCost:
-        """After a step of so many rows began that long after the one before it."""
-        lowest = -0.5 * self.milliseconds[0]  # a busy start must not make steps free
-        extra = self.extra + _MEMORY * (milliseconds - self(rows))
-        return replace(self, extra=max(lowest, extra))
+    def observed(self, rows: int, milliseconds: float, held_ms: float = 0.0) -> StepCost:
+        """After a step of so many rows ended that long after the one before it.
+
+        Args:
+            held_ms: for so long of that time it was held.
+        """
+        beyond = self.beyond.observed(rows, milliseconds - held_ms - self._profiled(rows))
+        return replace(
+            self, beyond=beyond, held_ms=self.held_ms + _MEMORY * (held_ms - self.held_ms)
+        )
 
     def __call__(self, rows: int) -> float:
-        return self._profiled(rows) + self.extra
+        """What steps take; a busy start, or noise, must not make rows free."""
+        profiled = self._profiled(rows)
+        beyond = self.beyond.y + max(0.0, self.beyond.slope) * (rows - self.beyond.x)
+        return max(profiled + beyond, 0.5 * profiled) + self.held_ms
 
     def _profiled(self, rows: int) -> float:
         if rows <= self.rows[0] or len(self.rows) == 1:

@@ -367,4 +367,4 @@ def test_budget_of_one_stream_leaves_others_alone() -> None:
     drafter.handle(1, OpenSequences((open_one(prompt=prompt),)))
     drafter.handle(2, OpenSequences((open_one(prompt=prompt),)))
     sizes = {a.stream: len(groups_of([a])[0].tokens) for a in run_until_idle(drafter)}
-    assert sizes[1] == 0 and sizes[2] > 0
+    assert sizes.keys() == {2} and sizes[2] > 0

@@ -89,3 +89,17 @@ def test_a_fault_ends_the_streams_and_the_thread_goes_on() -> None:
     loop.post(2, StreamEnded())
     loop.stop()
     assert drafter.log[-1] == (2, "end")
+
+
+def test_the_pulse_shows_a_piece_of_work_that_hangs(monkeypatch) -> None:
+    monkeypatch.setattr("foredraft.wire.pulse._SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr("draft_service.loop._PASS_MS", 0.0)
+    drafter, loop, answers, _ = start()
+    assert not loop.pulse.overdue
+    loop.post(1, commit(0))
+    assert drafter.started.wait(SECONDS)
+    assert loop.pulse.overdue
+    drafter.gate.set()
+    answers.get(timeout=SECONDS)
+    assert not loop.pulse.overdue
+    loop.stop()

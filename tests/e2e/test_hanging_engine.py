@@ -16,6 +16,7 @@ from support.tiny_models import make_tiny_llama
 from foredraft import AsyncClient
 from foredraft.config import EngineConfig, VerifyConfig
 from foredraft.v1 import verify_pb2_grpc
+from foredraft.wire import pulse
 from foredraft.wire.channel import bind, private_server
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
@@ -70,6 +71,7 @@ async def test_an_answer_outlives_an_engine_that_hangs(
     model = make_tiny_llama(tmp_path / "tiny")
     steps = Hanging(step_loop.run)
     monkeypatch.setattr(step_loop, "run", steps)
+    monkeypatch.setattr(pulse, "_SHORTEST_SECONDS", 0.5)
     addresses = [f"unix:{tmp_path}/{name}" for name in ("first", "second")]
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(verify_worker(model, a)) for a in addresses]

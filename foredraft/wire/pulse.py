@@ -1,13 +1,21 @@
-"""Whether the engine thread still moves: it says how long a pass should take, others look."""
+"""Whether an engine thread still moves: it says how long a pass should take, health looks."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from foredraft.wire.health import Health
+
+log = logging.getLogger(__name__)
+
 _SLACK = 8.0  # a pass may take so many times what it should: busy cores, a long context
-_SHORTEST_SECONDS = 1.0
+# To lose a healthy worker costs more than to wait: all that it ran has to be replayed elsewhere.
+_SHORTEST_SECONDS = 4.0
+_WATCH_SECONDS = 0.25
 
 
 class Pulse:
@@ -31,3 +39,16 @@ class Pulse:
             yield
         finally:
             self._deadline = None
+
+
+async def serve_while_it_moves(pulse: Pulse, health: Health) -> None:
+    """Serving, but for the times when a pass is overdue; until cancelled."""
+    serving = False
+    while True:
+        moves = not pulse.overdue
+        if moves != serving:
+            serving = moves
+            if not moves:
+                log.error("a pass takes far longer than it should: not serving until it ends")
+            await health.set_serving(serving)
+        await asyncio.sleep(_WATCH_SECONDS)
