@@ -9,7 +9,8 @@ from foredraft.wire.messages import Commit
 class Tally:
     """Tokens and accepted guesses count if they were delivered: nothing follows a stop.
 
-    Steps, hits and verified nodes count as the target made them.
+    Steps, hits and verified nodes count as the target made them. Cached tokens are those of the
+    first commit: a target that takes the sequence over finds its prompt anew.
     """
 
     def __init__(self, prompt_tokens: int) -> None:
@@ -23,10 +24,11 @@ class Tally:
 
     def add(self, commit: Commit, kept: int) -> None:
         """Count a commit of which the first ``kept`` tokens were delivered."""
+        if not self._steps:
+            self._cached = commit.cached
         self._steps += 1
         self._hit_steps += commit.hit
         self._verified += commit.verified
-        self._cached += commit.cached
         self.delivered += kept
         accepted = min(commit.accepted, kept)
         while len(self._accepted_by_depth) < accepted:

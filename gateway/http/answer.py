@@ -110,14 +110,16 @@ class Answer(ABC):
 
     def _usage(self) -> Json:
         """Tokens so far; of the guesses, those of choices that have ended."""
-        prompts = sum(len(r.plan.prompt) for r in self._requests[:: self._asked.choices])
+        firsts = self._requests[:: self._asked.choices]  # each computes the prompt for its others
+        prompts = sum(len(first.plan.prompt) for first in firsts)
+        cached = sum(first.stats().cached_tokens for first in firsts)
         stats = [self._requests[index].stats() for index in self._ended]
         accepted = sum(sum(each.accepted_by_depth) for each in stats)
         return {
             "prompt_tokens": prompts,
             "completion_tokens": self._delivered,
             "total_tokens": prompts + self._delivered,
-            "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in stats)},
+            "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens_details": {
                 "accepted_prediction_tokens": accepted,
                 "rejected_prediction_tokens": sum(each.verified_nodes for each in stats) - accepted,

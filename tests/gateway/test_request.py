@@ -46,6 +46,15 @@ async def test_end_of_sequence_inside_a_commit(kept):
 
 
 @pytest.mark.asyncio
+async def test_a_prompt_that_another_target_finds_cached_counts_once():
+    request = make_request()
+    commit(request, "a", cached=2)
+    request.begin_anew()
+    commit(request, "b", FinishReason.STOP, cached=3)
+    assert (await answer(request)).stats.cached_tokens == 2
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("max_tokens", range(1, 13))
 async def test_budget_is_never_overrun(max_tokens):
     request = make_request(max_tokens)

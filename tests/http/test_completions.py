@@ -90,6 +90,19 @@ async def test_every_kind_of_prompt(model, words, prompt, asked):
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_was_cached_of_a_prompt_counts_once(model, words, stream):
+    rounds = [words.say("a", cached=2), words.end("!")]
+    asked = {"model": MODEL, "prompt": ["abc", "abcd"], "n": 4}
+    if stream:
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    async with door(model, rounds) as at:
+        answer = await at.client.completions.create(**asked)
+        usage = [event async for event in answer][-1].usage if stream else answer.usage
+    assert (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens) == (7, 4)
+
+
+@pytest.mark.asyncio
 async def test_choices_have_one_seed_and_numbers_of_their_own(model, words):
     async with door(model, [words.end("!")]) as at:
         await at.client.completions.create(model=MODEL, prompt=["a", "b"], n=3)

@@ -57,6 +57,7 @@ class Round:
     finish: FinishReason | None = None
     orphans: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    cached: int = 0
 
 
 class _Streams:
@@ -131,6 +132,7 @@ class FakeVerify(_Streams, verify_pb2_grpc.VerifyServiceServicer):
             finish=done.finish,
             orphans=done.orphans,
             logprobs=done.logprobs,
+            cached=done.cached,
         )
         if done.finish is not None:
             self.live.pop(seq_id, None)
