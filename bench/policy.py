@@ -68,7 +68,7 @@ _CASES = (
     Case(2.5, 50.0, 0.754),
 )
 _SETTLE_SECONDS = 0.5
-_LEARN_SECONDS = 3.0  # the drafter comes up, averages settle, ways are tried
+_LEARN_SECONDS = 6.0  # the drafter comes up, averages settle, ways are tried
 
 
 def main(arguments: list[str]) -> int:

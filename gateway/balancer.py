@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from foredraft.policy.balance import Balance, Way, Window
 
-_SETTLING_STEPS = 3  # after a change: what is in flight was made the old way
-_LEAST_STEPS, _LEAST_TOKENS = 8, 48  # of a window; fewer say too little
+# After a change, for as long as both last: what is in flight was made the old way.
+_SETTLING_STEPS, _SETTLING_MS = 6, 100.0
+_LEAST_STEPS, _LEAST_TOKENS, _LEAST_MS = 16, 192, 150.0  # of a window; less says too little
 _MOST_LOST = 12.0  # tokens of each sequence that the best way would be ahead by: no need for more
 
 
@@ -32,7 +33,7 @@ class Balancer:
         self._balances: dict[int, Balance] = {}
         self._size = 0
         self._sums = _Sums()
-        self._settling = 0
+        self._settling_steps, self._settling_ms = 0, 0.0
         self.way = Way.HELD
 
     def stepped(
@@ -48,8 +49,9 @@ class Balancer:
         if not speculating:
             return self.way
         self._look_at(sequences)
-        if self._settling:
-            self._settling -= 1
+        if self._settling_steps > 0 and self._settling_ms > 0.0:
+            self._settling_steps -= 1
+            self._settling_ms -= period_ms
         elif period_ms > 0.0:
             self._add(speculating, tokens, period_ms, pass_ms)
         return self.way
@@ -71,7 +73,11 @@ class Balancer:
         sums.milliseconds += period_ms
         sums.bound_ms += pass_ms
         balance = self._balances[self._size]
-        enough = sums.steps >= _LEAST_STEPS and sums.tokens >= _LEAST_TOKENS
+        enough = (
+            sums.steps >= _LEAST_STEPS
+            and sums.tokens >= _LEAST_TOKENS
+            and sums.milliseconds >= _LEAST_MS
+        )
         if enough or balance.best_rate * sums.milliseconds - sums.tokens_each > _MOST_LOST:
             bound = sums.steps / max(sums.bound_ms, 1e-3)
             window = Window(self.way, sums.tokens_each, sums.milliseconds, bound)
@@ -82,4 +88,4 @@ class Balancer:
     def _go(self, way: Way) -> None:
         if way is not self.way:
             self.way = way
-            self._settling = _SETTLING_STEPS
+            self._settling_steps, self._settling_ms = _SETTLING_STEPS, _SETTLING_MS

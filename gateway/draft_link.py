@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 import grpc
@@ -17,6 +18,7 @@ from foredraft.wire.messages import (
     CloseSequences,
     Commit,
     Commits,
+    DraftBudget,
     Nack,
     NodeBlock,
     NodeBlocks,
@@ -30,6 +32,7 @@ from gateway.request import Request
 
 logger = logging.getLogger(__name__)
 
+_RESTING_STEPS = 16  # a drafter that rests hears of steps so many at a time
 _MOST_NACKS = 3  # per sequence and stream: a sequence that cannot be followed is left alone
 
 
@@ -58,6 +61,9 @@ class DraftLink(Link[DraftMessage, Response]):
         self._events = events
         self._followed: dict[int, int] = {}  # seq_id -> incarnation
         self._nacks: dict[int, int] = {}
+        self._resting = False
+        self._kept: dict[int, Commit] = {}  # by seq_id, of a drafter that rests
+        self._kept_steps = 0
 
     def open(self, request: Request) -> None:
         """Let the drafter follow a request, if it may be drafted for and there is a place."""
@@ -68,6 +74,7 @@ class DraftLink(Link[DraftMessage, Response]):
         if full or self._nacks.get(request.seq_id, 0) >= _MOST_NACKS:
             return
         self._followed[request.seq_id] = request.incarnation
+        self._kept.pop(request.seq_id, None)
         self.send(OpenSequences((request.opening(),)))
 
     def follows(self, request: Request) -> bool:
@@ -75,17 +82,24 @@ class DraftLink(Link[DraftMessage, Response]):
 
     def follow(self, committed: Iterable[tuple[Request, Commit]]) -> None:
         """Tell the drafter what a step has committed; the journals hold it already."""
-        commits: list[Commit] = []
         for request, commit in committed:
             if self.follows(request):
-                commits.append(commit)
+                self._kept[request.seq_id] = _joined(self._kept.get(request.seq_id), commit)
             else:
                 self.open(request)
-        if commits:
-            self.send(Commits(tuple(commits)))
+        self._kept_steps += 1
+        if not self._resting or self._kept_steps >= _RESTING_STEPS:
+            self._send_kept()
+
+    def send_budget(self, budget: DraftBudget) -> None:
+        """A budget without nodes lets the drafter rest; it hears of steps now and then."""
+        self._send_kept()
+        self._resting = budget.max_nodes_per_sequence == 0
+        self.send(budget)
 
     def close(self, request: Request) -> None:
         self._nacks.pop(request.seq_id, None)
+        self._kept.pop(request.seq_id, None)
         incarnation = self._followed.pop(request.seq_id, None)
         if incarnation is not None:
             self.send(CloseSequences((CloseSequence(request.seq_id, incarnation),)))
@@ -100,6 +114,7 @@ class DraftLink(Link[DraftMessage, Response]):
 
     def _came_up(self) -> None:
         self._followed.clear()
+        self._kept.clear()
         self._nacks.clear()
         if self.identity is not None:
             self._events.draft_up(self.worker, self.identity)
@@ -116,13 +131,31 @@ class DraftLink(Link[DraftMessage, Response]):
                 for error in errors:
                     self._lost(error)
 
+    def _send_kept(self) -> None:
+        kept, self._kept, self._kept_steps = self._kept, {}, 0
+        if kept:
+            self.send(Commits(tuple(kept.values())))
+
     def _lost(self, error: SequenceError) -> None:
         """The drafter lost track: it gets the whole journal with the sequence's next commit."""
         if self._followed.get(error.seq_id) != error.incarnation:
             return
         del self._followed[error.seq_id]
+        self._kept.pop(error.seq_id, None)
         self._nacks[error.seq_id] = self._nacks.get(error.seq_id, 0) + 1
         logger.info("the drafter lost a sequence: %s", error.message)
+
+
+def _joined(before: Commit | None, commit: Commit) -> Commit:
+    """Two commits in a row as one: a drafter reads their tokens and orphans."""
+    if before is None:
+        return commit
+    return replace(
+        commit,
+        position=before.position,
+        tokens=(*before.tokens, *commit.tokens),
+        orphans=(*before.orphans, *commit.orphans),
+    )
 
 
 def _check(draft: WorkerIdentity, target: WorkerIdentity) -> None:

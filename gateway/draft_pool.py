@@ -80,7 +80,7 @@ class DraftPool:
         return lost
 
     def send_budget(self, worker: int, budget: DraftBudget) -> None:
-        self._links[worker].send(budget)
+        self._links[worker].send_budget(budget)
 
     def _choose(self) -> DraftLink | None:
         candidates = [link for link in self._links if link.up]

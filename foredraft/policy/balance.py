@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-_MEMORY = 0.35  # weight of the newest window
+_MEMORY = 0.25  # weight of the newest window
 _LEAST_GAIN = 1.03  # a way with guesses must beat plain decoding by that much
 _LEAST_LEAD = 1.02  # and the way in force by that much
 _TRIAL_SHARE = 0.004  # of all time is what trials of one way may lose
@@ -82,9 +82,9 @@ class Balance:
         records[window.way] = Record(rate)
         best = _best(records, self.way)
         lost_ms = window.milliseconds - window.tokens / records[best].rate
-        if window.way is not best:
-            rest_ms = max(lost_ms / _TRIAL_SHARE, _LEAST_REST * window.milliseconds)
-            records[window.way] = Record(rate, rest_ms)
+        # The best way gets a rest, too: it counts from when another one takes its place.
+        rest_ms = max(lost_ms / _TRIAL_SHARE, _LEAST_REST * window.milliseconds)
+        records[window.way] = Record(rate, rest_ms)
         return Balance(_next(records, best, window.bound), records)
 
 

@@ -23,8 +23,8 @@ def run(balancer: Balancer, steps: int, sequences: int = 8, speculating: int = 8
 
 def test_settles_on_what_brings_the_most() -> None:
     balancer = Balancer()
-    run(balancer, 200)
-    ways = run(balancer, 400)
+    run(balancer, 300)
+    ways = run(balancer, 1000)
     assert ways.count(Way.FREE) > 0.9 * len(ways)
     assert Way.PLAIN not in ways
 
@@ -38,9 +38,9 @@ def test_steps_that_say_nothing_do_not_count(period_ms: float, speculating: int)
 
 def test_each_size_of_batch_has_its_own_balance() -> None:
     balancer = Balancer()
-    run(balancer, 400)
+    run(balancer, 800)
     assert balancer.way is Way.FREE
-    for _ in range(400):  # alone: guesses bring nothing
+    for _ in range(2000):  # alone: guesses bring nothing
         balancer.stepped(1, 1, 1, 25.0 if balancer.way is not Way.PLAIN else 20.0, 19.0)
     assert balancer.way is Way.PLAIN
     assert balancer.stepped(8, 8, 24, 20.0, 19.0) is Way.FREE
@@ -54,4 +54,4 @@ def test_a_way_that_loses_much_is_left_before_its_window_ends() -> None:
     while balancer.way is Way.SERIAL:
         balancer.stepped(1, 1, 5, 600.0, 9.0)
         steps += 1
-    assert steps <= 5
+    assert steps <= 3

@@ -1,0 +1,101 @@
+"""What the gateway tells its workers to do, and how a drafter that rests is kept informed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.fakes import FakeDraft, FakeVerify, gateway, identity, until, worker
+from support.tiny_models import make_tiny_tokenizer
+
+from foredraft import AsyncClient
+from foredraft.params import Schedule
+from foredraft.tokenizer_hash import tokenizer_identity
+from foredraft.wire.messages import Commit, StepResult, StepTimings, VerifyBudget, WorkerIdentity
+
+TOKENS = (10, 11, 12, 13)
+PATIENCE_STEPS = 20_000
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return make_tiny_tokenizer(tmp_path_factory.mktemp("tiny"), 259)
+
+
+@pytest.fixture
+def known(model) -> WorkerIdentity:
+    made = tokenizer_identity(model)
+    return identity(made.hash, made.vocab_size, context=1 << 20)
+
+
+class Target:
+    """Steps of one sequence in which guesses are of no use, as ``period_us`` tells."""
+
+    def __init__(self, verify: FakeVerify) -> None:
+        self.verify = verify
+        self.position = len(verify.opened[0].prompt)
+        self.steps = 0
+
+    async def step(self) -> None:
+        opened = self.verify.opened[0]
+        commit = Commit(opened.seq_id, opened.incarnation, self.position, TOKENS)
+        plain = self.verify.budgets[-1].max_nodes == 0
+        timings = StepTimings(forward_us=1_000, period_us=10_000 if plain else 20_000)
+        self.verify.say(StepResult(self.steps, (commit,), timings, free_blocks=1))
+        self.position += len(TOKENS)
+        self.steps += 1
+        if self.steps % 10 == 0:
+            await asyncio.sleep(0.005)
+        assert self.steps < PATIENCE_STEPS
+
+
+@pytest.mark.asyncio
+async def test_guessing_ends_where_it_does_not_pay_and_is_tried_again(
+    model, known, tmp_path
+) -> None:
+    verify, draft = FakeVerify(known), FakeDraft(known)
+    async with (
+        worker(verify, f"unix:{tmp_path}/v") as verify_at,
+        worker(draft, f"unix:{tmp_path}/d") as draft_at,
+        gateway(model, verify_at, draft_at) as running,
+        AsyncClient(running.address) as client,
+    ):
+        await until(lambda: draft.budgets)
+        asking = asyncio.create_task(client.generate("hello", max_tokens=200_000))
+        await until(lambda: verify.live and draft.live)
+        target = Target(verify)
+        while verify.budgets[-1].max_nodes > 0:
+            await target.step()
+        await until(lambda: draft.budgets[-1].max_nodes_per_sequence == 0)
+        heard, steps = len(draft.commits), target.steps
+        for _ in range(64):
+            await target.step()
+        assert verify.budgets[-1].max_nodes == 0
+        await until(lambda: len(draft.commits) - heard >= 3)
+        assert len(draft.commits) - heard <= (target.steps - steps) // 8  # several steps at a time
+        while verify.budgets[-1].max_nodes == 0:
+            await target.step()
+        await until(lambda: draft.budgets[-1].max_nodes_per_sequence > 0)
+        (followed,) = draft.live.values()
+        await until(lambda: len(followed.tokens) == target.position)  # nothing was left out
+        asking.cancel()
+    assert {budget.schedule for budget in verify.budgets} == {
+        Schedule.HELD,
+        Schedule.FREE,
+        Schedule.SERIAL,
+    }
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("schedule", [Schedule.SERIAL, Schedule.HELD, Schedule.FREE])
+async def test_a_fixed_schedule_is_told_once_and_stays(model, known, schedule) -> None:
+    verify, draft = FakeVerify(known), FakeDraft(known)
+    async with (
+        worker(verify, "127.0.0.1:0") as verify_at,
+        worker(draft, "127.0.0.1:0") as draft_at,
+        gateway(model, verify_at, draft_at, schedule=schedule, max_nodes=7),
+    ):
+        await until(lambda: verify.budgets and verify.budgets[-1].drafting and draft.budgets)
+        assert verify.budgets[-1] == VerifyBudget(7, 20_000, drafting=True, schedule=schedule)
+        assert (draft.budgets[-1].ahead_survival == 0.0) == (schedule is Schedule.SERIAL)
