@@ -12,6 +12,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 _SPIN_COUNT = "10000"
 RESUME_SECONDS = 60.0  # a worker that is started again has loaded by then
 REQUEST_SECONDS = 3600.0  # a client that never asks again must not hold memory for ever
+API_KEY_VARIABLE = "FOREDRAFT_API_KEY"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -186,6 +187,11 @@ def worker_environment(threads: int) -> dict[str, str]:
     active wait is as quick on idle cores and several times quicker on busy ones.
     """
     return {**os.environ, "OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": _SPIN_COUNT}
+
+
+def read_api_key() -> str | None:
+    """The key that a command shows the stack it talks to."""
+    return os.environ.get(API_KEY_VARIABLE) or None
 
 
 def cache_directory() -> Path:

@@ -8,15 +8,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from foredraft.cli.answer import shown
+from foredraft.cli.connection import add_connection_flags, read_connection
 from foredraft.cli.generate import add_sampling_flags, check_request, sampling_arguments
-from foredraft.cli.options import (
-    DEFAULT_GRPC_PORT,
-    Subparsers,
-    add_command,
-    add_speculation_flag,
-)
+from foredraft.cli.options import Subparsers, add_command, add_speculation_flag
 from foredraft.client import Client
 from foredraft.errors import ForedraftError
+from foredraft.printable import one_line
 
 _CONNECT_SECONDS = 2.0  # a stack that is up answers at once
 _MAX_TOKENS = 1024  # of an answer, unless --max-tokens says another
@@ -30,9 +28,7 @@ Message = dict[str, str]
 def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "chat", "talk with a running stack", run)
     parser.epilog = _HELP
-    parser.add_argument(
-        "--address", metavar="HOST:PORT", default=f"127.0.0.1:{DEFAULT_GRPC_PORT}", help="gateway"
-    )
+    add_connection_flags(parser)
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before all else")
     add_sampling_flags(parser)
     add_speculation_flag(parser, default=None)
@@ -44,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
         options["speculation"] = args.speculation
     system = [] if args.system is None else [{"role": "system", "content": args.system}]
     check_request({"messages": system} | options)
-    with Client(args.address, connect_timeout=_CONNECT_SECONDS) as client:
+    to = read_connection(args)
+    with Client(to.address, _CONNECT_SECONDS, api_key=to.api_key) as client:
         client.models()  # a stack that is not there is told before the first question
         with contextlib.suppress(KeyboardInterrupt):
             _talk(client, system, options)
@@ -84,11 +81,11 @@ def _answer(client: Client, turn: list[Message], options: dict[str, Any]) -> str
         with client.stream(messages=turn, **options) as stream:
             for delta in stream:
                 said += delta.text
-                print(delta.text, end="", flush=True)
+                print(shown(delta.text), end="", flush=True)
     except KeyboardInterrupt:
         print(" …", end="")
     except ForedraftError as error:
-        print(f"foredraft: {error}", file=sys.stderr)
+        print(f"foredraft: {one_line(str(error))}", file=sys.stderr)
         return None
     print(flush=True)
     return said

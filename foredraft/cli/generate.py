@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from foredraft.call import build_request
+from foredraft.cli.connection import Connection, add_connection_flags, read_connection
 from foredraft.cli.options import (
-    DEFAULT_GRPC_PORT,
     Subparsers,
     add_command,
     add_speculation_flag,
@@ -36,9 +36,7 @@ _TOKEN = Range(0, 2**31 - 1)
 def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "generate", "stream one answer from a running stack", run)
     parser.add_argument("prompt", metavar="PROMPT")
-    parser.add_argument(
-        "--address", metavar="HOST:PORT", default=f"127.0.0.1:{DEFAULT_GRPC_PORT}", help="gateway"
-    )
+    add_connection_flags(parser)
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--chat", action="store_true", help="apply the chat template (the default)")
     kind.add_argument("--raw", action="store_true", help="continue the text as it stands")
@@ -88,13 +86,14 @@ def run(args: argparse.Namespace) -> int:
     if args.speculation is not None:
         request["speculation"] = args.speculation
     check_request(request)
-    return run_until_signal(_generate(args.address, request, args.stats), INTERRUPTED)
+    connection = read_connection(args)
+    return run_until_signal(_generate(connection, request, args.stats), INTERRUPTED)
 
 
-async def _generate(address: str, request: dict[str, Any], show_stats: bool) -> int:
+async def _generate(connection: Connection, request: dict[str, Any], show_stats: bool) -> int:
     from foredraft.cli.answer import stream_answer
 
-    await stream_answer(address, request, show_stats)
+    await stream_answer(connection, request, show_stats)
     return 0
 
 

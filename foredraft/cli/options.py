@@ -74,7 +74,8 @@ def add_access_flags(parser: argparse.ArgumentParser) -> None:
         "--api-keys",
         metavar="FILE",
         type=Path,
-        help="calls have to show one of these keys: one per line, # begins a comment",
+        help="calls have to show one of these keys: one per line; lines that begin "
+        "with # are comments",
     )
     parser.add_argument(
         "--rate",

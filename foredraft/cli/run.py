@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from typing import Any
 
+from foredraft.cli.connection import Connection
 from foredraft.cli.faults import CommandError
 from foredraft.cli.generate import (
     add_sampling_flags,
@@ -49,7 +50,7 @@ async def _run(config: StackConfig, request: dict[str, Any]) -> int:
         async with running_stack(config) as stack:
             print("Loading the model in three processes", file=sys.stderr, flush=True)
             await stack.ready()
-            await stream_answer(stack.local_address, request, show_stats=True)
+            await stream_answer(Connection(stack.local_address), request, show_stats=True)
     except StackError as error:
         raise CommandError(str(error)) from error
     return 0
