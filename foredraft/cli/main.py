@@ -12,6 +12,7 @@ from foredraft.cli.faults import CommandError
 from foredraft.cli.until_signal import INTERRUPTED
 from foredraft.errors import ForedraftError
 from foredraft.params import InvalidField, Unsupported
+from foredraft.printable import one_line
 
 _COMMANDS = (up, serve, run, generate, chat, models, bench, doctor, health, trace)
 _USAGE = 2
@@ -59,5 +60,5 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _complain(error: Exception, code: int) -> int:
-    print(f"foredraft: {error}", file=sys.stderr)
+    print(f"foredraft: {one_line(str(error))}", file=sys.stderr)
     return code
