@@ -67,7 +67,7 @@ _CASES = (
     Case(17.5, 50.0, 0.754),
     Case(2.5, 50.0, 0.754),
 )
-_SETTLE_SECONDS = 0.5
+_SETTLE_SECONDS = 1.5  # the prompts of all requests that begin at once are read
 _LEARN_SECONDS = 6.0  # the drafter comes up, averages settle, ways are tried
 
 

@@ -33,9 +33,12 @@ class Holder:
         self._take_within = take_within
         self._history = HoldState()
 
-    def forget(self) -> None:
-        """A drafter has come or gone: what holds have brought says nothing now."""
-        self._history = HoldState()
+    def told(self, before: VerifyBudget, budget: VerifyBudget) -> None:
+        """A new budget has come: the drafter may be another one, or get a fresh chance."""
+        if budget.drafting != before.drafting:
+            self._history = HoldState()
+        if budget.schedule is not before.schedule:
+            self._history = self._history.on_time()
 
     def guesses_complete(self) -> None:
         """The drafter has answered for a current root."""

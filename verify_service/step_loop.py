@@ -258,8 +258,7 @@ class StepLoop:
                 for close in sequences:
                     self._scheduler.close(stream, close)
             case VerifyBudget() as budget:
-                if budget.drafting != self._budget().drafting:
-                    self._holder.forget()
+                self._holder.told(self._budget(), budget)
                 self._budgets.set(stream, budget)
             case NodeBatch(groups):
                 self._attach(stream, groups)

@@ -90,7 +90,7 @@ class HoldState:
         )
 
     def on_time(self) -> HoldState:
-        """After complete guesses for a current root arrived: the drafter is there."""
+        """After complete guesses for a current root arrived: no hold need be given up yet."""
         return replace(self, in_vain=0)
 
     def stepped(self, *, held: bool, saved: int, sequences: int) -> HoldState:
