@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, format_trace_id
+from opentelemetry.util.types import AttributeValue
 
 from foredraft.params import FinishReason
 from foredraft.request import ChatPrompt, GenerateRequest
@@ -17,15 +19,21 @@ from foredraft.telemetry.context import TRACEPARENT as TRACEPARENT_KEY
 from foredraft.telemetry.context import read_parent, span_context, write_parent
 from foredraft.telemetry.sample import Sample
 from foredraft.telemetry.setup import current_tracing
+from foredraft.wire.errors import Unavailable
 from foredraft.wire.messages import Commit, StepResult
 from gateway.plan import Plan
+from gateway.turns import Turn, Turns, step_us
 
 __all__ = ["TRACEPARENT_KEY", "Trace", "start_trace"]
 
-# With all attributes of a step so many events keep a request's span below 8 KB.
-MOST_STEPS = 40
+# With all attributes of each so many events keep a request's span below 8 KB.
+MOST_STEPS = 32
+MOST_SILENCES = 8
+_MOST_REASONS = 16  # of choices, one by one; they are counted, too
+_SILENCE_US = 1_000_000  # before a client has given up: shorter ones are no news
 
 _IDS = RandomIdGenerator()
+_CANCELLED = FinishReason.CANCELLED.name.lower()
 _LARGEST = 2**63  # no attribute can be a larger whole number
 
 
@@ -90,12 +98,17 @@ class RecordedTrace(Trace):
         self._span = span
         self._operation = names.TEXT_COMPLETION
         self._began = self._last = time.perf_counter()
+        self._opened_ns = self._finished_ns = 0
+        self._prompt_tokens = 0
         self._first_us = 0
         self._ahead_us = 0
+        self._turns = Turns()
+        self._step: dict[str, int] = {}  # the newest event
         self._steps: Sample[tuple[int, dict[str, int]]] = Sample(MOST_STEPS)
         self._totals = dict.fromkeys(_TOTALS.values(), 0)
         self._stats: list[Stats] = []
         self._finishes: list[str] = []
+        self._unavailable = False
 
     @contextmanager
     def running(self, asked: GenerateRequest) -> Iterator[None]:
@@ -107,15 +120,22 @@ class RecordedTrace(Trace):
         try:
             yield
         except Exception as error:
+            self._unavailable = isinstance(error, Unavailable)
             self._span.set_attribute(names.ERROR_TYPE, type(error).__name__)
             self._span.set_status(Status(StatusCode.ERROR))
             raise
         finally:
-            for at, attributes in self._steps.kept:
-                self._span.add_event(names.STEP, attributes, at)
+            self._tell()
             self._span.end()
 
     def opened(self, plan: Plan, model: str) -> None:
+        """Called once for every choice; they are sent when all have been opened."""
+        self._opened_ns = time.time_ns()
+        self._last = time.perf_counter()
+        self._turns.opened(self._last)
+        if plan.choice:
+            return
+        self._prompt_tokens += len(plan.prompt)
         params = plan.params
         self._span.update_name(f"{self._operation} {model}")
         self._span.set_attributes(
@@ -132,53 +152,98 @@ class RecordedTrace(Trace):
         )
         if params.seed < _LARGEST:
             self._span.set_attribute(names.REQUEST_SEED, params.seed)
-        self._span.add_event(names.OPENED)
-        self._last = time.perf_counter()
 
     def stepped(self, step: StepResult, commit: Commit, arrived: float) -> None:
         now = time.perf_counter()
         if not self._first_us and commit.tokens:
             self._first_us = _us(now - self._began)
+        self._turns.stepped(commit, step.timings, arrived)
+        if not self._step or arrived != self._last:
+            self._new_step(step, arrived)
+        handled = _us(now - arrived)
+        self._totals[names.HOP_US] += handled - self._step[names.STEP_HOP_US]
+        self._step[names.STEP_HOP_US] = handled
+        self._step[names.STEP_TOKENS] += len(commit.tokens)
+
+    def _new_step(self, step: StepResult, arrived: float) -> None:
+        """Choices of the request that share a step share its event."""
         timings = step.timings
-        own = timings.prepare_us + timings.forward_us + timings.sample_us + timings.commit_us
         # Steps that arrive late arrive close together: what one waited, the next ones did not.
-        waited = _us(arrived - self._last) - timings.held_us - own + self._ahead_us
+        waited = _us(arrived - self._last) - timings.held_us - step_us(timings) + self._ahead_us
         self._ahead_us = min(0, waited)
         durations = {
             names.STEP_HELD_US: timings.held_us,
             names.STEP_QUEUE_US: max(0, waited),
             names.STEP_FORWARD_US: timings.forward_us,
             names.STEP_SAMPLE_US: timings.sample_us,
-            names.STEP_HOP_US: _us(now - arrived),
+            names.STEP_HOP_US: 0,
         }
         self._last = arrived
         for name, total in _TOTALS.items():
             self._totals[total] += durations[name]
-        seen = {names.STEP_NUMBER: step.step, names.STEP_TOKENS: len(commit.tokens)}
-        self._steps.offer((time.time_ns(), seen | durations))
+        self._step = {names.STEP_NUMBER: step.step, names.STEP_TOKENS: 0} | durations
+        self._steps.offer((time.time_ns(), self._step))
 
     def finished(self, reason: FinishReason | None, stats: Stats) -> None:
-        """Called once for every choice of a request; counts are sums over them."""
-        self._span.add_event(names.FINISHED)
+        """Called once for every choice."""
+        self._finished_ns = time.time_ns()
         self._stats.append(stats)
-        self._finishes.append("cancelled" if reason is None else reason.name.lower())
+        self._finishes.append(_CANCELLED if reason is None else reason.name.lower())
+
+    def _tell(self) -> None:
+        """Put what was seen on the span, nothing of it once for every choice."""
+        if self._opened_ns:
+            self._span.add_event(names.OPENED, timestamp=self._opened_ns)
+        for at, attributes in self._steps.kept:
+            self._span.add_event(names.STEP, attributes, at)
+        if self._finishes:
+            self._tell_silences()
+            self._span.add_event(names.FINISHED, timestamp=self._finished_ns)
+            self._span.set_attributes(self._sums())
+
+    def _tell_silences(self) -> None:
+        now, now_ns = time.perf_counter(), time.time_ns()
+        turns = [*self._turns.lost(MOST_SILENCES)]
+        newest = self._turns.newest(now)
+        left = newest.silent_us >= _SILENCE_US and _CANCELLED in self._finishes
+        if self._unavailable or left:
+            turns.append(newest)
+        for turn in turns:
+            at = now_ns - round((now - turn.heard) * 1e9)
+            self._span.add_event(names.SILENCE, _heard_of(turn), at)
+
+    def _sums(self) -> dict[str, AttributeValue]:
+        """Over all choices."""
         steps = sum(s.steps for s in self._stats)
         tokens = sum(s.completion_tokens for s in self._stats)
-        self._span.set_attributes(
-            {
-                names.RESPONSE_FINISH_REASONS: self._finishes,
-                names.USAGE_INPUT_TOKENS: stats.prompt_tokens,
-                names.USAGE_OUTPUT_TOKENS: tokens,
-                names.STEPS: steps,
-                names.STEPS_SHOWN: len(self._steps.kept),
-                names.HIT_STEPS: sum(s.hit_steps for s in self._stats),
-                names.TOKENS_PER_STEP: tokens / steps if steps else 0.0,
-                names.VERIFIED_NODES: sum(s.verified_nodes for s in self._stats),
-                names.ACCEPTED_NODES: sum(sum(s.accepted_by_depth) for s in self._stats),
-                names.FIRST_TOKEN_US: self._first_us,
-                **self._totals,
-            }
-        )
+        finishes = Counter(self._finishes)
+        return {
+            names.RESPONSE_FINISH_REASONS: self._finishes[:_MOST_REASONS],
+            names.CHOICES: len(self._finishes),
+            **{names.FINISHES + reason: count for reason, count in finishes.items()},
+            names.SEQUENCE: self._turns.last_heard,
+            names.USAGE_INPUT_TOKENS: self._prompt_tokens,
+            names.USAGE_OUTPUT_TOKENS: tokens,
+            names.STEPS: steps,
+            names.STEPS_SHOWN: len(self._steps.kept),
+            names.HIT_STEPS: sum(s.hit_steps for s in self._stats),
+            names.TOKENS_PER_STEP: tokens / steps if steps else 0.0,
+            names.VERIFIED_NODES: sum(s.verified_nodes for s in self._stats),
+            names.ACCEPTED_NODES: sum(sum(s.accepted_by_depth) for s in self._stats),
+            names.FIRST_TOKEN_US: self._first_us,
+            **self._totals,
+        }
+
+
+def _heard_of(turn: Turn) -> dict[str, int]:
+    return {
+        names.SILENCE_US: turn.silent_us,
+        names.HEARD_INCARNATION: turn.incarnation,
+        names.HEARD_STEPS: turn.steps,
+        names.HEARD_VERIFY_US: turn.verify_us,
+        names.HEARD_HELD_US: turn.held_us,
+        names.HEARD_WAIT_US: turn.wait_us,
+    }
 
 
 def _us(seconds: float) -> int:

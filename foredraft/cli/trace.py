@@ -37,9 +37,11 @@ def _run(args: argparse.Namespace) -> int:
             print(f"{request.trace_id}  {request.name}  {summary(request)}")
         return 0
     timeline = build_timeline(chosen, read_spans(args.file, chosen.trace_id))
+    if args.html is not None:  # first: whoever reads what is printed may stop at any line
+        _write(args.html, timeline)
     print(draw(timeline, shutil.get_terminal_size((100, 24)).columns))
     if args.html is not None:
-        _write(args.html, timeline)
+        print(f"wrote {args.html}")
     return 0
 
 
@@ -65,4 +67,3 @@ def _write(out: Path, timeline: Timeline) -> None:
         out.write_text(render_page(timeline), encoding="utf-8")
     except OSError as error:
         raise CommandError(f"--html {out}: {error.strerror}") from error
-    print(f"wrote {out}")

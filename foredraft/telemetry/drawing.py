@@ -36,6 +36,8 @@ def describe(timeline: Timeline) -> list[str]:
     lines = [f"{request.name}  trace {request.trace_id}", summary(request)]
     if timeline.missing:
         lines.append(f"{timeline.missing} steps of it are not in the file")
+    if request.number(names.CHOICES) > 1:
+        lines.append("shown is the time of the choice that was heard last")
     shown = numbers.get(names.HIT_STEPS), numbers.get(names.ACCEPTED_NODES)
     if None not in shown:
         lines.append(
@@ -48,13 +50,26 @@ def describe(timeline: Timeline) -> list[str]:
 def summary(request: SpanRecord) -> str:
     numbers = request.attributes
     tokens = numbers.get(names.USAGE_OUTPUT_TOKENS, 0)
-    finish = ", ".join(numbers.get(names.RESPONSE_FINISH_REASONS, ()))
+    finish = _finishes(request)
     text = (
         f"{milliseconds(request.seconds)}: {numbers.get(names.USAGE_INPUT_TOKENS, 0)} prompt "
         f"tokens, {tokens} tokens in {numbers.get(names.STEPS, 0)} steps"
     )
     error = numbers.get(names.ERROR_TYPE)
     return text + (f", {finish}" if finish else "") + (f", failed: {error}" if error else "")
+
+
+def _finishes(request: SpanRecord) -> str:
+    """How it ended; where it had several choices, how many of them."""
+    counts = {
+        name.removeprefix(names.FINISHES): count
+        for name, count in request.attributes.items()
+        if name.startswith(names.FINISHES)
+    }
+    if request.number(names.CHOICES) <= 1:
+        return ", ".join(counts)
+    each = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+    return f"{request.number(names.CHOICES)} choices: {each}"
 
 
 def milliseconds(seconds: float) -> str:

@@ -19,10 +19,12 @@ VERIFY_STEP = "verify.step"
 DRAFT_SEQUENCE = "draft.sequence"
 DRAFT_WORK = "draft.work"
 
-# Events of a request's span: it was handed to the target, a step came back, it was finished.
+# Events of a request's span: it was handed to the target whole, a step came back, its last choice
+# was finished; a target was heard for the last time, before it was lost or the request given up.
 OPENED = "opened"
 STEP = "step"
 FINISHED = "finished"
+SILENCE = "silence"
 # Event of a verify.sequence: its prompt is in the KV memory.
 PREFILLED = "prefilled"
 
@@ -52,6 +54,8 @@ HIT_STEPS = "foredraft.hit_steps"
 TOKENS_PER_STEP = "foredraft.tokens_per_step"
 VERIFIED_NODES = "foredraft.verified_nodes"
 ACCEPTED_NODES = "foredraft.accepted_nodes"
+CHOICES = "foredraft.choices"
+FINISHES = "foredraft.finishes."  # and a finish reason: how many choices ended so
 STEPS_SHOWN = "foredraft.steps_shown"
 FIRST_TOKEN_US = "foredraft.first_token_us"
 HELD_US = "foredraft.held_us"
@@ -68,6 +72,18 @@ STEP_QUEUE_US = "queue_us"
 STEP_FORWARD_US = "forward_us"
 STEP_SAMPLE_US = "sample_us"
 STEP_HOP_US = "hop_us"
+
+# Names a sequence at a worker, and on the request's span the one that was heard last.
+SEQUENCE = "foredraft.sequence"
+INCARNATION = "foredraft.incarnation"
+
+# On the event of a silence: how long it was, and what that target's steps had told before it.
+SILENCE_US = "silent_us"
+HEARD_INCARNATION = "incarnation"
+HEARD_STEPS = "steps"
+HEARD_VERIFY_US = "verify_us"
+HEARD_HELD_US = "held_us"
+HEARD_WAIT_US = "wait_us"
 
 # Totals of a sequence at a worker.
 PROMPT_TOKENS = "foredraft.prompt_tokens"

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foredraft.printable import one_line
 from foredraft.telemetry import names
+
+Attributes = dict[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +20,19 @@ class Moment:
 
     name: str
     at: int
-    attributes: dict[str, Any]
+    attributes: Attributes
+
+    def number(self, name: str) -> int:
+        return _number(self.attributes, name)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRecord:
     span_id: str
-    attributes: dict[str, Any]
+    attributes: Attributes
+
+    def number(self, name: str) -> int:
+        return _number(self.attributes, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ class SpanRecord:
     parent_id: str
     start: int
     end: int
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
     events: tuple[Moment, ...] = ()
     links: tuple[LinkRecord, ...] = ()
 
@@ -46,6 +55,10 @@ class SpanRecord:
     @property
     def is_request(self) -> bool:
         return names.OPERATION_NAME in self.attributes
+
+    def number(self, name: str) -> int:
+        """An attribute that is a whole number; 0 if it is not there."""
+        return _number(self.attributes, name)
 
     def moments(self, name: str) -> list[int]:
         return [event.at for event in self.events if event.name == name]
@@ -76,16 +89,38 @@ def _span(line: str) -> Iterator[SpanRecord]:
     try:
         raw = json.loads(line)
         yield SpanRecord(
-            name=raw["name"],
-            role=raw["role"],
-            trace_id=raw["trace_id"],
-            span_id=raw["span_id"],
-            parent_id=raw["parent_id"],
+            name=one_line(raw["name"]),
+            role=one_line(raw["role"]),
+            trace_id=one_line(raw["trace_id"]),
+            span_id=one_line(raw["span_id"]),
+            parent_id=one_line(raw["parent_id"]),
             start=int(raw["start_ns"]),
             end=int(raw["end_ns"]),
-            attributes=raw["attributes"],
-            events=tuple(Moment(e["name"], e["at_ns"], e["attributes"]) for e in raw["events"]),
-            links=tuple(LinkRecord(e["span_id"], e["attributes"]) for e in raw["links"]),
+            attributes=_plain(raw["attributes"]),
+            events=tuple(
+                Moment(one_line(e["name"]), int(e["at_ns"]), _plain(e["attributes"]))
+                for e in raw["events"]
+            ),
+            links=tuple(LinkRecord(e["span_id"], _plain(e["attributes"])) for e in raw["links"]),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return
+
+
+def _plain(attributes: dict[str, Any]) -> Attributes:
+    """A list becomes its parts, in one text; what a terminal would obey is escaped."""
+    return {one_line(name): _value(value) for name, value in attributes.items()}
+
+
+def _value(value: Any) -> str | int | float:
+    match value:
+        case int() | float():
+            return value
+        case list():
+            return one_line(", ".join(str(part) for part in value))
+    return one_line(str(value))
+
+
+def _number(attributes: Attributes, name: str) -> int:
+    value = attributes.get(name, 0)
+    return value if isinstance(value, int) else 0

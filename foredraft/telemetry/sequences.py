@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from opentelemetry.trace import Span, SpanContext, Tracer
 
+from foredraft.telemetry import names
 from foredraft.telemetry.context import read_parent, span_context
 from foredraft.wire.messages import OpenSequence
 
@@ -43,7 +44,9 @@ class TracedSequences(Generic[Traced]):
         return len(self._open)
 
     def open(self, stream: int, opened: OpenSequence) -> None:
-        span = self._tracer.start_span(self._name, read_parent(opened.traceparent))
+        which = {names.SEQUENCE: opened.seq_id, names.INCARNATION: opened.incarnation}
+        parent = read_parent(opened.traceparent)
+        span = self._tracer.start_span(self._name, parent, attributes=which)
         if span.is_recording():
             request = span_context(opened.traceparent)
             self._open[stream, opened.seq_id] = self._kind(opened, span, request)

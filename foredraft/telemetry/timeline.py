@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from foredraft.telemetry import names
 from foredraft.telemetry.records import SpanRecord
+from foredraft.telemetry.service import Service, find_service
 
-GATEWAY, HOP, PREFILL, HELD, VERIFY, OTHERS, IDLE = (
+GATEWAY, HOP, PREFILL, HELD, VERIFY, OTHERS, IDLE, LOST, UNTOLD = (
     "gateway",
     "hop",
     "prefill",
@@ -21,10 +22,14 @@ GATEWAY, HOP, PREFILL, HELD, VERIFY, OTHERS, IDLE = (
     "verify",
     "others",
     "idle",
+    "lost",
+    "untold",
 )
 DRAFT = "draft"
 # What the request's wall time is made of; drafting goes on beside it.
-PARTS = (GATEWAY, HOP, PREFILL, HELD, VERIFY, OTHERS, IDLE)
+PARTS = (GATEWAY, HOP, PREFILL, HELD, VERIFY, OTHERS, IDLE, LOST, UNTOLD)
+# What only a request has whose target was lost.
+_RARE = (LOST, UNTOLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +71,11 @@ class Timeline:
 def build_timeline(request: SpanRecord, spans: Iterable[SpanRecord]) -> Timeline:
     """The timeline of one request out of the spans of its trace."""
     mine = [span for span in spans if _belongs(span, request)]
-    sequences = _last_chain([span for span in mine if span.name == names.VERIFY_SEQUENCE])
     steps = sorted((s for s in mine if s.name == names.VERIFY_STEP), key=lambda s: s.start)
-    expected = sum(int(span.attributes.get(names.STEPS, 0)) for span in sequences)
-    missing = max(0, expected - len(steps))
-    seconds = _seconds(request, sequences)
-    bars = _Bars(request, sequences, steps)
+    service = find_service(request, [s for s in mine if s.name == names.VERIFY_SEQUENCE])
+    missing = max(0, service.steps - len(steps))
+    seconds = _seconds(request, service)
+    bars = _Bars(request, service, steps)
     work = [span for span in mine if span.name == names.DRAFT_WORK]
     drawn = {
         GATEWAY: bars.gateway(),
@@ -79,11 +83,17 @@ def build_timeline(request: SpanRecord, spans: Iterable[SpanRecord]) -> Timeline
         PREFILL: bars.prefill(),
         HELD: bars.held(),
         VERIFY: bars.verify(),
-        IDLE: () if missing else bars.gaps(),
+        IDLE: () if missing else bars.idle(),
+        LOST: bars.lost(),
+        UNTOLD: bars.untold(),
     }
-    rows = [Row(name, seconds[name], drawn.get(name, ())) for name in PARTS]
+    rows = [
+        Row(name, seconds[name], drawn.get(name, ()))
+        for name in PARTS
+        if seconds[name] or name not in _RARE
+    ]
     drafted = (names.SUFFIX_US, names.MODEL_US)
-    spent = sum(span.attributes.get(name, 0) for span in work for name in drafted) / 1e6
+    spent = sum(span.number(name) for span in work for name in drafted) / 1e6
     return Timeline(request, (Row(DRAFT, spent, bars.draft(work)), *rows), missing)
 
 
@@ -91,31 +101,22 @@ def _belongs(span: SpanRecord, request: SpanRecord) -> bool:
     return span.parent_id == request.span_id or span.link_to(request.span_id) is not None
 
 
-def _last_chain(sequences: list[SpanRecord]) -> list[SpanRecord]:
-    """Of sequences side by side (several choices) the one that ended last, and what it resumed."""
-    chain: list[SpanRecord] = []
-    for sequence in sorted(sequences, key=lambda s: s.end, reverse=True):
-        if not chain or sequence.end <= chain[-1].start:
-            chain.append(sequence)
-    return chain[::-1]
-
-
-def _served(request: SpanRecord) -> tuple[int, int]:
-    """From when to when the request was at the target, by the gateway's clock."""
-    opened = min(request.moments(names.OPENED), default=request.end)
-    return opened, max(request.moments(names.FINISHED), default=opened)
-
-
-def _seconds(request: SpanRecord, sequences: list[SpanRecord]) -> dict[str, float]:
-    opened, finished = _served(request)
-    at_target = sum(span.seconds for span in sequences)
+def _seconds(request: SpanRecord, service: Service) -> dict[str, float]:
     seconds = dict.fromkeys(PARTS, 0.0)
-    seconds[GATEWAY] = (opened - request.start + request.end - finished) / 1e9
-    if len(sequences) == 1:  # between two of them the target was lost: that is no hop
-        seconds[HOP] = max(0.0, (finished - opened) / 1e9 - at_target)
+    seconds[GATEWAY] = request.seconds - service.seconds
     for name, attribute in _MEASURED.items():
-        seconds[name] = sum(span.attributes.get(attribute, 0) for span in sequences) / 1e6
+        seconds[name] = service.told(attribute)
+    at_target = sum(span.seconds for span in service.sequences)
     seconds[IDLE] = max(0.0, at_target - sum(seconds[name] for name in _MEASURED))
+    for killed in service.killed:
+        seconds[VERIFY] += killed.verify
+        seconds[HELD] += killed.held
+        seconds[UNTOLD] += killed.wait
+        at_target += killed.seconds
+    rest = max(0.0, service.seconds - at_target)
+    seconds[LOST] = min(rest, sum(silence.seconds for silence in service.silences))
+    if service.whole:
+        seconds[HOP] = rest - seconds[LOST]
     return seconds
 
 
@@ -130,24 +131,35 @@ _MEASURED = {
 class _Bars:
     """Places spans on the request's own time."""
 
-    def __init__(
-        self, request: SpanRecord, sequences: list[SpanRecord], steps: list[SpanRecord]
-    ) -> None:
+    def __init__(self, request: SpanRecord, service: Service, steps: list[SpanRecord]) -> None:
         self._request = request
         self._steps = steps
-        self._opened, self._finished = _served(request)
-        self._sequences = sequences
-        self._shift = _shift(self._opened, self._finished, sequences)
+        self._service = service
+        self._shift = service.shift
+        self._worked = [(step.start + self._shift, step.end + self._shift) for step in steps]
 
     def gateway(self) -> tuple[Bar, ...]:
-        request = self._request
-        return self._bars([(request.start, self._opened), (self._finished, request.end)])
+        request, service = self._request, self._service
+        return self._bars([(request.start, service.opened), (service.finished, request.end)])
 
     def hop(self) -> tuple[Bar, ...]:
-        if len(self._sequences) != 1:
+        service = self._service
+        if not service.whole or service.silences:
             return ()
-        start, end = (at + self._shift for at in (self._sequences[0].start, self._sequences[0].end))
-        return self._bars([(self._opened, start), (end, self._finished)])
+        at_target = [(s.start + self._shift, s.end + self._shift) for s in service.sequences]
+        return self._bars(_gaps(service.opened, service.finished, at_target))
+
+    def lost(self) -> tuple[Bar, ...]:
+        """Silences, but for what targets tell of the time in which they were not heard."""
+        at_target = [(s.start + self._shift, s.end + self._shift) for s in self._service.sequences]
+        silences = self._service.silences
+        gaps = [gap for s in silences for gap in _gaps(s.start, s.end, at_target)]
+        return self._bars(gaps)
+
+    def untold(self) -> tuple[Bar, ...]:
+        killed = self._service.killed
+        gaps = [gap for part in killed for gap in _gaps(part.start, part.end, self._worked)]
+        return self._bars(gaps)
 
     def prefill(self) -> tuple[Bar, ...]:
         return self._bars(self._prefill(), shift=self._shift)
@@ -162,17 +174,11 @@ class _Bars:
             for step in self._steps
         )
 
-    def gaps(self) -> tuple[Bar, ...]:
+    def idle(self) -> tuple[Bar, ...]:
         """What neither the prompt nor a step fills: the target did something else, or nothing."""
         busy = self._prefill() + [(step.start, step.end) for step in self._steps]
-        gaps = []
-        for sequence in self._sequences:
-            at = sequence.start
-            for start, end in sorted(busy):
-                if sequence.start <= start < sequence.end:
-                    gaps.append((at, start))
-                    at = max(at, end)
-            gaps.append((at, sequence.end))
+        sequences = self._service.sequences
+        gaps = [gap for s in sequences for gap in _gaps(s.start, s.end, busy)]
         return self._bars(gaps, shift=self._shift)
 
     def draft(self, work: list[SpanRecord]) -> tuple[Bar, ...]:
@@ -183,8 +189,8 @@ class _Bars:
 
     def _prefill(self) -> list[tuple[int, int]]:
         return [
-            (at - 1000 * int(span.attributes.get(names.PREFILL_US, 0)), at)
-            for span in self._sequences
+            (at - 1000 * span.number(names.PREFILL_US), at)
+            for span in self._service.sequences
             for at in span.moments(names.PREFILLED)
         ]
 
@@ -206,20 +212,21 @@ class _Bars:
         return Bar((start - origin) / 1e9, (end - origin) / 1e9, text)
 
 
-def _shift(opened: int, finished: int, sequences: list[SpanRecord]) -> int:
-    """0 where the target's clock agrees with the gateway's, else what centres it."""
-    if not sequences:
-        return 0
-    start, end = sequences[0].start, sequences[-1].end
-    if opened <= start and end <= finished:
-        return 0
-    return (opened + finished - start - end) // 2
+def _gaps(start: int, end: int, busy: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What of a time is not busy."""
+    gaps, at = [], start
+    for began, ended in sorted(busy):
+        if began < end and ended > at:
+            gaps.append((at, began))
+            at = ended
+    gaps.append((at, end))
+    return gaps
 
 
 def _held(step: SpanRecord) -> int:
-    return 1000 * int(step.attributes.get(names.HELD_US, 0))
+    return 1000 * step.number(names.HELD_US)
 
 
 def _linked(span: SpanRecord, request: SpanRecord) -> int:
     link = span.link_to(request.span_id)
-    return int(link.attributes.get(names.LINK_NODES, 0)) if link is not None else 0
+    return link.number(names.LINK_NODES) if link is not None else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from support.fakes import FakeVerify, Round, gateway, identity, until, worker
 from support.tiny_models import make_tiny_tokenizer
 
+from foredraft.telemetry.names import OPERATION_NAME
 from foredraft.tokenizer_hash import tokenizer_identity
 
 FOREDRAFT = [sys.executable, "-m", "foredraft"]
@@ -26,6 +28,20 @@ def test_what_is_printed_for_nobody(argument: str) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == CLOSED_PIPE
+
+
+def test_a_page_is_written_for_somebody_else(tmp_path: Path) -> None:
+    file, page = tmp_path / "t.jsonl", tmp_path / "page.html"
+    span = {"name": "chat m", "role": "gateway", "trace_id": "ab" * 16, "span_id": "1" * 16}
+    span |= {"parent_id": "", "start_ns": 0, "end_ns": 10**6, "events": [], "links": []}
+    file.write_text(json.dumps(span | {"attributes": {OPERATION_NAME: "chat"}}))
+    command = [*FOREDRAFT, "trace", str(file), "--html", str(page)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == CLOSED_PIPE
+    assert page.read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.asyncio
