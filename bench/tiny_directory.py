@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import string
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 _SPECIAL = ("<pad>", "<s>", "</s>")
+_SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"  # how byte-level tokenizers write it
 
 
 def make_tiny_directory(path: Path, context: int = 4096) -> Path:
-    """Write a configuration and a tokenizer of one entry per byte."""
+    """Write a configuration and a tokenizer of one entry per character that can be printed.
+
+    Not per byte: in what a stand-in says, most characters would be torn.
+    """
     path.mkdir(parents=True, exist_ok=True)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    alphabet = [_SPACE, *string.digits, *string.ascii_letters, *string.punctuation]
     entries = {entry: number for number, entry in enumerate((*_SPECIAL, *alphabet))}
     tokenizer = Tokenizer(models.BPE(vocab=entries, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -31,7 +31,9 @@ from foredraft.wire.messages import (
 from verify_service.trace import Step, StepTrace
 
 STREAM = 3
-TIMINGS = StepTimings(held_us=500, prepare_us=10, forward_us=2000, sample_us=100, commit_us=20)
+TIMINGS = StepTimings(
+    held_us=500, prepare_us=10, forward_us=2000, sample_us=100, commit_us=20, period_us=2700
+)
 
 
 def opening(seq_id: int, traceparent: str) -> OpenSequences:
@@ -76,6 +78,7 @@ def test_a_step_is_linked_to_the_requests_that_it_served():
     assert span.parent is None and span.context.trace_id == 1
     assert span.attributes[names.SEQUENCES] == 3 and span.attributes[names.NODES] == 9
     assert span.attributes[names.FORWARD_US] == 2000 and span.attributes[names.HELD_US] == 500
+    assert span.attributes[names.PERIOD_US] == 2700
     assert span.attributes[names.HOLD_LIMIT_US] == 5000 and span.attributes[names.PREEMPTED] == 2
     assert dict(span.links[0].attributes) == {"tokens": 2, "nodes": 3, "accepted": 1}
 
