@@ -11,7 +11,7 @@ import pytest
 from foredraft.cli.main import main
 from foredraft.telemetry import names
 from foredraft.telemetry.drawing import draw
-from foredraft.telemetry.page import render_page
+from foredraft.telemetry.page import render_page, ticks
 from foredraft.telemetry.records import LinkRecord, Moment, SpanRecord
 from foredraft.telemetry.timeline import PARTS, build_timeline
 
@@ -201,6 +201,29 @@ def test_lines_fit_the_terminal(columns):
 def test_a_page_escapes_what_it_shows():
     page = render_page(build_timeline(replace(REQUEST, name="<script>x</script>"), SPANS))
     assert "<script>" not in page and "&lt;script&gt;" in page
+
+
+def test_a_page_says_what_its_rows_and_times_are():
+    page = render_page(build_timeline(with_silences((1, 17, 72)), SPANS))
+    for name in ("draft", *PARTS):
+        if name == "untold":  # its target told its part
+            continue
+        assert f"<th>{name}</th>" in page and f'swatch {name}"' in page
+    assert "the target read the prompt" in page and ">80 ms<" in page and "100 ms<" not in page
+
+
+@pytest.mark.parametrize("seconds", [0.000_3, 0.004, 0.005, 0.0999, 1.0, 7.3, 99.0, 3600.0])
+def test_an_axis_has_few_round_moments(seconds):
+    moments = ticks(seconds)
+    assert 4 <= len(moments) <= 10 and moments[0] == 0 and moments[-1] < seconds
+    assert f"{moments[1]:.0e}"[0] in "125" and moments[1] == pytest.approx(
+        float(f"{moments[1]:.0e}")
+    )
+
+
+def test_no_time_has_no_axis():
+    assert ticks(0.0) == []
+    assert "unaccounted" in render_page(build_timeline(replace(REQUEST, end=REQUEST.start), []))
 
 
 def written(**more) -> str:
