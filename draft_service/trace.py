@@ -13,7 +13,14 @@ from foredraft.telemetry import names
 from foredraft.telemetry.sequences import Key, TracedSequence, TracedSequences
 from foredraft.telemetry.setup import Tracing
 from foredraft.wire.codec.draft import Request
-from foredraft.wire.messages import CloseSequences, DraftTimings, Nack, NodeGroup, OpenSequences
+from foredraft.wire.messages import (
+    CloseSequences,
+    DraftBudget,
+    DraftTimings,
+    Nack,
+    NodeGroup,
+    OpenSequences,
+)
 
 
 @dataclass(slots=True)
@@ -43,6 +50,7 @@ class DraftTrace:
         self._lives = TracedSequences(tracing.tracer, names.DRAFT_SEQUENCE, _Life)
         self._work = DraftTimings()
         self._shares: dict[Key, _Share] = {}  # since the span before
+        self._told: dict[int, dict[str, int | float]] = {}  # by stream
         self._began = self._last = 0.0
 
     def received(self, stream: int, request: Request | None) -> None:
@@ -50,6 +58,9 @@ class DraftTrace:
         match request:
             case None:
                 self._end(self._lives.of_stream(stream))
+                self._told.pop(stream, None)
+            case DraftBudget():
+                self._told[stream] = _told(request)
             case OpenSequences(sequences):
                 for opened in sequences:
                     self._end([(stream, opened.seq_id)])
@@ -103,9 +114,10 @@ class DraftTrace:
 
     def _record(self) -> None:
         work, self._work = self._work, DraftTimings()
-        shares, self._shares = list(self._shares.values()), {}
-        if not shares:
+        if not self._shares:
             return
+        first, _ = next(iter(self._shares))
+        shares, self._shares = list(self._shares.values()), {}
         links = [Link(share.request, {names.LINK_NODES: share.nodes}) for share in shares]
         attributes = {
             names.SEQUENCES: len(shares),
@@ -113,6 +125,7 @@ class DraftTrace:
             names.SUFFIX_US: work.suffix_us,
             names.MODEL_US: work.model_us,
             names.PASSES: work.model_passes,
+            **self._told.get(first, {}),
         }
         now, now_ns = time.perf_counter(), time.time_ns()
         began_ns, ended_ns = (now_ns - round((now - at) * 1e9) for at in (self._began, self._last))
@@ -124,6 +137,15 @@ class DraftTrace:
             if life is not None:
                 life.span.set_attributes({names.NODES: life.nodes, names.ROUNDS: life.rounds})
                 life.span.end()
+
+
+def _told(budget: DraftBudget) -> dict[str, int | float]:
+    return {
+        names.MAX_NODES: budget.max_nodes_per_sequence,
+        names.MAX_DEPTH: budget.max_depth,
+        names.MIN_SURVIVAL: budget.min_survival,
+        names.AHEAD_SURVIVAL: budget.ahead_survival,
+    }
 
 
 def _sum(first: DraftTimings, second: DraftTimings) -> DraftTimings:

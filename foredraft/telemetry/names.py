@@ -110,8 +110,11 @@ HOLD_LIMIT_US = "foredraft.policy.hold_limit_us"
 WAITED_FOR = "foredraft.policy.waited_for"
 DRAFTING = "foredraft.policy.drafting"
 
-# Drafting since the span before.
+# Drafting since the span before, and what the drafter was told; also MAX_NODES, here of a tree.
 PASSES = "foredraft.passes"
+MAX_DEPTH = "foredraft.policy.max_depth"
+MIN_SURVIVAL = "foredraft.policy.min_survival"
+AHEAD_SURVIVAL = "foredraft.policy.ahead_survival"
 
 # On the link from a step or a piece of drafting to a request.
 LINK_TOKENS = "tokens"

@@ -17,6 +17,7 @@ from foredraft.wire.messages import (
     CloseSequence,
     CloseSequences,
     Commit,
+    DraftBudget,
     DraftTimings,
     Nack,
     NodeBatch,
@@ -168,6 +169,23 @@ def test_drafting_up_to_complete_guesses_is_one_span():
     assert second.attributes[names.NODES] == 2
     assert f"{sequence.parent.span_id:016x}" == SPAN
     assert sequence.attributes[names.NODES] == 14 and sequence.attributes[names.ROUNDS] == 2
+
+
+def test_a_round_shows_what_the_drafter_was_told():
+    """By the gateway whose work it was; another one tells something else."""
+    with collected("draft") as exporter:
+        trace = DraftTrace(current_tracing())
+        trace.received(STREAM, opening(1, PARENT))
+        trace.drafted([drafted(1, 4, True, 1)])
+        for budget in (DraftBudget(64, 32, 0.05, 0.01), DraftBudget(0, 16, 0.25, 0.0)):
+            trace.received(STREAM, budget)
+            trace.received(STREAM + 1, DraftBudget(5, 6, 0.5))
+            trace.drafted([drafted(1, 4, True, 1)])
+    before, first, second = named(exporter.get_finished_spans(), names.DRAFT_WORK)
+    told = names.MAX_NODES, names.MAX_DEPTH, names.MIN_SURVIVAL, names.AHEAD_SURVIVAL
+    assert not before.attributes.keys() & set(told)
+    assert [first.attributes[name] for name in told] == [64, 32, 0.05, 0.01]
+    assert [second.attributes[name] for name in told] == [0, 16, 0.25, 0.0]
 
 
 def test_work_for_a_root_ends_with_the_root():
