@@ -17,6 +17,7 @@ from foredraft.wire.errors import SEED_KEY, TRACE_ID_KEY
 from gateway.access import AUTHORIZATION_KEY, Access
 from gateway.intake import Intake
 from gateway.request import Request
+from gateway.stall import STALL_SECONDS, StallLimit
 from gateway.trace import TRACEPARENT_KEY, Trace, start_trace
 
 SERVICE = "foredraft.v1.GenerateService"
@@ -25,11 +26,17 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class GenerateService(pb_grpc.GenerateServiceServicer):
-    """Validates, opens, relays news; a call that ends in any way frees its sequence at once."""
+    """Validates, opens, relays news; a call that ends in any way frees its sequence at once.
 
-    def __init__(self, intake: Intake, access: Access) -> None:
+    stall_seconds: for so long a client may take nothing of what waits for it.
+    """
+
+    def __init__(
+        self, intake: Intake, access: Access, stall_seconds: float = STALL_SECONDS
+    ) -> None:
         self._intake = intake
         self._access = access
+        self._stall_seconds = stall_seconds
 
     async def Generate(self, wire: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         async with self._running(codec.decode_request(wire), context) as request:
@@ -38,15 +45,17 @@ class GenerateService(pb_grpc.GenerateServiceServicer):
                 deltas.append(await request.news())
             return codec.encode_result(request.result(_whole(deltas), self._model_id()))
 
-    async def GenerateStream(
-        self, wire: pb.GenerateStreamRequest, context: Context
-    ) -> AsyncIterator[pb.GenerateStreamResponse]:
-        async with self._running(codec.decode_stream_request(wire), context) as request:
+    async def GenerateStream(self, wire: pb.GenerateStreamRequest, context: Context) -> None:
+        async with (
+            self._running(codec.decode_stream_request(wire), context) as request,
+            StallLimit(self._stall_seconds) as limit,
+        ):
             delta = await request.news()
             while request.finish is None:
-                yield codec.encode_delta(delta)
+                await limit.taken(context.write(codec.encode_delta(delta)))
                 delta = await request.news()
-            yield codec.encode_last(delta, request.result(delta, self._model_id()))
+            last = codec.encode_last(delta, request.result(delta, self._model_id()))
+            await limit.taken(context.write(last))
 
     async def ListModels(
         self, wire: pb.ListModelsRequest, context: Context
