@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 
 from bench.load import Counters, Throughput, clients
-from bench.report import write_report
+from bench.report import check_output, write_report
 from bench.tiny_directory import make_tiny_directory
 from bench.values import names_of
 from foredraft.aio import AsyncClient
@@ -73,19 +73,14 @@ _LEARN_SECONDS = 6.0  # the drafter comes up, averages settle, ways are tried
 
 def main(arguments: list[str]) -> int:
     args = _parser().parse_args(arguments)
-    speeds = asyncio.run(_measure(args))
-    content: dict[str, Any] = {
-        "tokens": args.tokens,
-        "seconds": args.seconds,
-        "rounds": args.rounds,
-        "speeds": [asdict(speed) | {"ratio": round(speed.ratio, 3)} for speed in speeds],
-    }
-    write_report(args.json, "policy", arguments, content)
+    check_output(args.json)
+    asyncio.run(_measure(args, arguments))
     return 0
 
 
-async def _measure(args: argparse.Namespace) -> list[Speed]:
-    speeds = []
+async def _measure(args: argparse.Namespace, arguments: list[str]) -> None:
+    """Writes the report anew after every stack: the whole grid takes a long time."""
+    speeds: list[Speed] = []
     with tempfile.TemporaryDirectory(prefix="foredraft-policy-") as directory:
         model = make_tiny_directory(Path(directory) / "stand-in")
         for case in args.cases:
@@ -94,7 +89,16 @@ async def _measure(args: argparse.Namespace) -> list[Speed]:
                     speeds.append(speed)
                     sys.stdout.write(_line(speed) + "\n")
                     sys.stdout.flush()
-    return speeds
+                write_report(args.json, "policy", arguments, _content(args, speeds))
+
+
+def _content(args: argparse.Namespace, speeds: list[Speed]) -> dict[str, Any]:
+    return {
+        "tokens": args.tokens,
+        "seconds": args.seconds,
+        "rounds": args.rounds,
+        "speeds": [asdict(speed) | {"ratio": round(speed.ratio, 3)} for speed in speeds],
+    }
 
 
 async def _stack_speeds(

@@ -101,8 +101,7 @@ class Drafter:
             case Commits(commits):
                 errors = [self._commit(stream, commit) for commit in commits]
             case DraftBudget():
-                self._budgets[stream] = request
-                self._shares.clear()
+                self._allow(stream, request)
             case CloseSequences(closes):
                 for close in closes:
                     sequence = self._find(stream, close.seq_id, close.incarnation)
@@ -153,6 +152,18 @@ class Drafter:
         self._sequences[key] = self._fresh[key] = sequence
         self._shares.clear()
         return None
+
+    def _allow(self, stream: int, budget: DraftBudget) -> None:
+        """What was answered under another budget is looked at again.
+
+        A target that waits for complete guesses commits nothing before they come.
+        """
+        self._budgets[stream] = budget
+        self._shares.clear()
+        for key, sequence in self._sequences.items():
+            if key[0] == stream:
+                sequence.answered = sequence.announced = False
+                self._fresh[key] = sequence
 
     def _commit(self, stream: int, commit: Commit) -> SequenceError | None:
         sequence = self._find(stream, commit.seq_id, commit.incarnation)
