@@ -6,14 +6,14 @@ another thing (None for an empty text, bytes for numbers) and tell of others in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set, Sized
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
 import grpc
 
-from foredraft import params
+from foredraft import counts, params
 from foredraft.errors import Unsupported
 from foredraft.params import BIAS, RANGES, InvalidField, Range, Speculation
 from foredraft.request import (
@@ -57,8 +57,16 @@ def build_request(
         raise TypeError(f"unknown option {unknown[0]!r}; the options are {known}")
     if (prompt is None) == (messages is None):
         raise TypeError("exactly one of prompt and messages must be given")
-    chosen = _chat(messages) if prompt is None else _prompt(prompt)
+    chosen = _chat(messages) if prompt is None else read_prompt(prompt)
     return GenerateRequest(chosen, _options(options), read_text("model", model))
+
+
+def read_prompt(prompt: Any) -> Prompt:
+    """A text or token ids; raises InvalidField if it is neither."""
+    if isinstance(prompt, str):
+        return TextPrompt(read_text("prompt", prompt))
+    allowed = f"a text or {_TOKENS}"
+    return TokenPrompt(_tokens("prompt", prompt, allowed, counts.MAX_PROMPT_TOKENS))
 
 
 def read_text(name: str, value: Any) -> str:
@@ -102,14 +110,9 @@ def check_open(closed: bool) -> None:
         raise InvalidField("client", "open: close() was called")
 
 
-def _prompt(prompt: Any) -> Prompt:
-    if isinstance(prompt, str):
-        return TextPrompt(read_text("prompt", prompt))
-    return TokenPrompt(_tokens("prompt", prompt, f"a text or {_TOKENS}"))
-
-
 def _chat(messages: Any) -> ChatPrompt:
-    return ChatPrompt(tuple(_message(m) for m in _items("messages", messages, _MESSAGES)))
+    turns = _items("messages", messages, _MESSAGES, counts.MAX_MESSAGES, "messages")
+    return ChatPrompt(tuple(_message(turn) for turn in turns))
 
 
 def _message(message: Any) -> ChatMessage:
@@ -154,8 +157,8 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _stops(name: str, value: Any) -> tuple[str, ...]:
-    allowed = "a text or a list of texts"
-    values = (value,) if isinstance(value, str) else _items(name, value, allowed)
+    allowed, most = "a text or a list of texts", params.MAX_STOP_STRINGS
+    values = (value,) if isinstance(value, str) else _items(name, value, allowed, most, "strings")
     if not all(isinstance(stop, str) for stop in values):
         raise InvalidField(name, allowed)
     stops = tuple(read_text(name, stop) for stop in values)
@@ -167,6 +170,7 @@ def _bias(name: str, value: Any) -> Mapping[int, float]:
     allowed = f"a dict from token ids, each {_TOKEN}, to biases, each {BIAS}"
     if not isinstance(value, Mapping):
         raise InvalidField(name, allowed)
+    counts.check_count(name, value, counts.MAX_LOGIT_BIASES, "entries")
     return MappingProxyType(
         {
             _read(_TOKEN, name, token, allowed): _read(BIAS, name, bias, allowed)
@@ -175,17 +179,31 @@ def _bias(name: str, value: Any) -> Mapping[int, float]:
     )
 
 
-def _tokens(name: str, value: Any, allowed: str = _TOKENS) -> tuple[int, ...]:
-    return tuple(_read(_TOKEN, name, token, allowed) for token in _items(name, value, allowed))
+def _stop_ids(name: str, value: Any) -> tuple[int, ...]:
+    return _tokens(name, value, _TOKENS, counts.MAX_STOP_TOKEN_IDS)
 
 
-def _items(name: str, value: Any, allowed: str) -> tuple[Any, ...]:
+def _tokens(name: str, value: Any, allowed: str, most: int) -> tuple[int, ...]:
+    tokens = _items(name, value, allowed, most, "token ids")
+    # As nearly always, and many times faster to see than one by one.
+    plain = set(map(type, tokens)) == {int}
+    if plain and min(tokens) >= _TOKEN.low and max(tokens) <= _TOKEN.high:
+        return tokens
+    return tuple(_read(_TOKEN, name, token, allowed) for token in tokens)
+
+
+def _items(name: str, value: Any, allowed: str, most: int, what: str) -> tuple[Any, ...]:
     """The items of something like a list; texts, bytes, mappings and sets are not."""
     if not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set):
+        if isinstance(value, Sized):
+            counts.check_count(name, value, most, what)
         try:
-            return tuple(value)
+            items = tuple(value)
         except TypeError:
             pass
+        else:
+            counts.check_count(name, items, most, what)
+            return items
     raise InvalidField(name, f"{allowed}; not {type(value).__name__}")
 
 
@@ -202,7 +220,7 @@ def _speculation(name: str, value: Any) -> Speculation:
         return value
     names = {member.name.lower(): member for member in Speculation}
     if not isinstance(value, str) or value not in names:
-        raise InvalidField(name, f"one of {', '.join(names)}, not {value!r}")
+        raise InvalidField(name, f"one of {', '.join(names)}")
     return names[value]
 
 
@@ -211,7 +229,7 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
         **dict.fromkeys(RANGES, _number),
         "logit_bias": _bias,
         "stop": _stops,
-        "stop_token_ids": _tokens,
+        "stop_token_ids": _stop_ids,
         "ignore_eos": _flag,
         "lossless": _flag,
         "speculation": _speculation,

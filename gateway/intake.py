@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import product
 
 from foredraft.request import GenerateRequest
 from foredraft.wire.messages import ModelInfo
@@ -14,6 +16,8 @@ from gateway.plan import Plan, Planner
 from gateway.relay import Relay
 from gateway.request import Request
 from gateway.trace import Trace
+
+_TOGETHER = 8  # so many are opened in one turn of the event loop, and so in one message
 
 
 class Intake:
@@ -27,6 +31,11 @@ class Intake:
     def ready(self) -> bool:
         """Answers can be given."""
         return self._relay.ready
+
+    @property
+    def most_sequences(self) -> int:
+        """More are never inside at a time, whoever asks for them."""
+        return self._admission.limit
 
     def model(self) -> ModelInfo:
         """The served model.
@@ -43,19 +52,24 @@ class Intake:
         """Each request ``choices`` times, from admission to where nobody listens any more.
 
         Choices of one request stand side by side; they have one seed and differ in the number
-        of the choice.
+        of the choice. While there are many, the event loop goes on with what others wait for.
 
         Raises:
             InvalidField, Unsupported, Overloaded, Unavailable: they cannot run.
         """
         model = self.model()
         with trace.running(asked[0]), self._admission.enter(len(asked) * choices):
-            plans = [await self._planner.plan(request, model) for request in asked]
+            plans: list[Plan] = []
+            for each in asked:
+                if plans:
+                    await asyncio.sleep(0)
+                plans.append(await self._planner.plan(each, model))
             requests: list[Request] = []
             try:
-                for plan in plans:
-                    for choice in range(choices):
-                        requests.append(self._start(replace(plan, choice=choice), trace))
+                for plan, choice in product(plans, range(choices)):
+                    if requests and len(requests) % _TOGETHER == 0:
+                        await asyncio.sleep(0)
+                    requests.append(self._start(replace(plan, choice=choice), trace))
                 yield requests
             finally:
                 for request in requests:

@@ -12,6 +12,8 @@ from typing import Any
 import grpc
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+# What anybody may send to a gateway, at either door: it is decoded before it can be refused.
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
 
 Options = tuple[tuple[str, int], ...]
 Interceptors = Sequence["grpc.aio.ServerInterceptor[Any, Any]"]
@@ -57,7 +59,8 @@ _PRIVATE_SERVER: Options = (
 )
 
 _PUBLIC_CHANNEL: Options = (
-    *_SIZES,
+    ("grpc.max_send_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # Networks drop quiet connections; 30 s is what common servers accept without complaint.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -66,7 +69,8 @@ _PUBLIC_CHANNEL: Options = (
 )
 
 _PUBLIC_SERVER: Options = (
-    *_SIZES,
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.so_reuseport", 0),
     # Clients may ping every ten seconds during a long silence (a queue, a long prompt).
     ("grpc.http2.min_ping_interval_without_data_ms", 9_000),

@@ -8,8 +8,9 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client.aiohttp import make_aiohttp_handler
 
-from foredraft.wire.channel import MAX_MESSAGE_BYTES
-from gateway.http.errors import errors_to_responses
+from foredraft.wire.channel import MAX_REQUEST_BYTES
+from gateway.http.body import Bodies
+from gateway.http.errors import errors_to_responses, library_errors_to_json
 from gateway.http.generation import Generation
 from gateway.http.health import HealthEndpoint
 from gateway.http.models import Models
@@ -33,12 +34,13 @@ def make_app(
     The place for API keys: what they raise becomes OpenAI's error body.
     """
     app = web.Application(
-        client_max_size=MAX_MESSAGE_BYTES,
+        client_max_size=MAX_REQUEST_BYTES,
         middlewares=[errors_to_responses, *guards],
     )
-    generation = Generation(intake, tokenizer)
+    bodies = Bodies()
+    generation = Generation(intake, tokenizer, bodies)
     models = Models(intake)
-    tokenize = Tokenize(intake, planner, tokenizer)
+    tokenize = Tokenize(intake, planner, tokenizer, bodies)
     app.add_routes(
         [
             web.post("/v1/completions", generation.complete),
@@ -57,5 +59,5 @@ def make_app(
         path = "unknown" if resource is None else resource.canonical
         metrics.responses.labels(path, response.status).inc()
 
-    app.on_response_prepare.extend([name_trace, count])
+    app.on_response_prepare.extend([library_errors_to_json, name_trace, count])
     return app

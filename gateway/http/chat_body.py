@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from foredraft.call import read_text
+from foredraft.counts import MAX_MESSAGES, check_count
 from foredraft.params import RANGES, InvalidField, Unsupported
+from gateway.http.bounds import Bounds
 from gateway.http.fields import Fields, read_flag
 from gateway.http.options import (
     Asked,
@@ -25,10 +27,11 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tool_call_id": (),
     "tool_calls": ([],),
 }
+MAX_PARTS = 1_024  # of one message
 _CONTENT = "a text or a list of parts of type text"
 
 
-def read_chat(fields: Fields) -> Asked:
+def read_chat(fields: Fields, bounds: Bounds) -> Asked:
     """Check a body.
 
     Raises:
@@ -38,6 +41,7 @@ def read_chat(fields: Fields) -> Asked:
     messages = fields.required("messages", read_messages)
     max_tokens, logprobs = _max_tokens(fields), _logprobs(fields)
     choices, streaming = read_choices(fields), read_streaming(fields)
+    bounds.check_choices(1, choices)
     options = read_options(fields)
     options |= {"max_tokens": max_tokens, "logprobs": logprobs}
     return Asked((make_request(None, messages, options),), choices, streaming, model)
@@ -47,6 +51,7 @@ def read_messages(name: str, value: Any) -> list[dict[str, str]]:
     """Messages with their parts of text joined by line ends."""
     if not isinstance(value, list):
         raise InvalidField(name, "a list of messages")
+    check_count(name, value, MAX_MESSAGES, "messages")
     return [_message(f"{name}[{index}]", message) for index, message in enumerate(value)]
 
 
@@ -66,6 +71,7 @@ def _content(name: str, value: Any) -> str:
         return read_text(name, value)
     if not isinstance(value, list):
         raise InvalidField(name, _CONTENT)
+    check_count(name, value, MAX_PARTS, "parts")
     return "\n".join(_part(f"{name}[{index}]", part) for index, part in enumerate(value))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from foredraft.call import read_prompt
 from foredraft.params import InvalidField
+from gateway.http.bounds import Bounds
 from gateway.http.fields import Fields, read_flag
 from gateway.http.options import (
     Asked,
@@ -19,7 +22,7 @@ MAX_TOKENS = 16  # OpenAI's default
 _PROMPTS = "a text, a list of token ids, or a list of one or more of these"
 
 
-def read_completion(fields: Fields) -> Asked:
+def read_completion(fields: Fields, bounds: Bounds) -> Asked:
     """Check a body.
 
     Raises:
@@ -27,14 +30,17 @@ def read_completion(fields: Fields) -> Asked:
     """
     model = read_model(fields)
     prompts = fields.required("prompt", _prompts)
+    bounds.check_prompts("prompt", prompts)
     echo = fields.read("echo", read_flag, False)
     choices, streaming = read_choices(fields), read_streaming(fields)
+    bounds.check_choices(len(prompts), choices)
     options = read_options(fields)
     options.setdefault("max_tokens", MAX_TOKENS)
     if echo and options.get("logprobs") is not None:
         raise InvalidField("echo", "false with logprobs: a prompt's own are not computed")
-    requests = tuple(make_request(prompt, None, options) for prompt in prompts)
-    return Asked(requests, choices, streaming, model, echo)
+    first = make_request(prompts[0], None, options)
+    others = (replace(first, prompt=read_prompt(prompt)) for prompt in prompts[1:])
+    return Asked((first, *others), choices, streaming, model, echo)
 
 
 def _prompts(name: str, value: Any) -> list[Any]:
@@ -43,7 +49,8 @@ def _prompts(name: str, value: Any) -> list[Any]:
         return [value]
     if not isinstance(value, list) or not value:
         raise InvalidField(name, _PROMPTS)
-    several = [isinstance(prompt, str | list) for prompt in value]
-    if any(several) and not all(several):
+    if not isinstance(value[0], str | list):
+        return [value]
+    if not all(isinstance(prompt, str | list) for prompt in value):
         raise InvalidField(name, _PROMPTS)
-    return value if all(several) else [value]
+    return value

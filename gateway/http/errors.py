@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,11 +26,9 @@ _Code = grpc.StatusCode
 class HttpFault(Exception):
     """A fault that only this door knows; its text is meant for the caller."""
 
-    def __init__(
-        self, status: int, message: str, code: str, param: str | None = None, kind: str = _INVALID
-    ) -> None:
+    def __init__(self, status: int, message: str, code: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.error = ApiError(status, kind, message, param, code)
+        self.error = ApiError(status, _INVALID, message, param, code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,20 @@ class ApiError:
         headers = {}
         if self.retry_after is not None:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
         return web.json_response(self.body(), status=self.status, headers=headers)
+
+
+def malformed() -> HttpFault:
+    return HttpFault(
+        400, "this is no valid HTTP, or a line of its head is too long", "invalid_http"
+    )
+
+
+def encoding_unknown() -> HttpFault:
+    text = "a body must be plain, or compressed with gzip or deflate"
+    return HttpFault(415, text, "invalid_encoding")
 
 
 # gRPC status -> HTTP status, type and code of the error. Any other is a fault of the server.
@@ -71,7 +83,7 @@ _KINDS: dict[_Code, tuple[int, str, str | None]] = {
 _BY_STATUS = {
     404: "not_found",
     405: "method_not_allowed",
-    413: "request_too_large",
+    417: "expectation_failed",
 }
 
 
@@ -91,6 +103,14 @@ def api_error(error: Exception) -> ApiError:
     if status in (429, 503) and retry_after is None:
         retry_after = RETRY_SECONDS
     return ApiError(status, kind, fault.message, fault.field, code, retry_after)
+
+
+async def library_errors_to_json(request: web.Request, response: web.StreamResponse) -> None:
+    """Before a response begins: what the library answers before any handler is asked."""
+    if isinstance(response, web.HTTPException):
+        response.text = text = json.dumps(api_error(response).body())
+        response.content_type = "application/json"
+        response.headers["Content-Length"] = str(len(text))
 
 
 @web.middleware

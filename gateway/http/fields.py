@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
-
-from aiohttp import web
+from typing import Any, TypeVar
 
 from foredraft.params import InvalidField, Unsupported
 from gateway.http.errors import HttpFault
 
 T = TypeVar("T")
-
-BODY_SECONDS = 60.0  # a client that sends its request slower than that is not served
-
-
-async def read_body(request: web.Request) -> Fields:
-    """The object that the request holds.
-
-    Raises:
-        HttpFault: it holds something else, or does not come.
-        HTTPRequestEntityTooLarge: it is larger than the server takes.
-    """
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            text = (await request.read()).decode()
-        body = json.loads(text, parse_constant=_refuse_constant)
-    except TimeoutError:
-        raise HttpFault(408, f"no body within {BODY_SECONDS:g} s", "request_timeout") from None
-    except web.RequestPayloadError:
-        raise HttpFault(400, "the body cannot be read as it is encoded", "invalid_body") from None
-    except (ValueError, RecursionError):
-        raise HttpFault(400, "the body is not valid JSON", "invalid_json") from None
-    if not isinstance(body, dict):
-        raise HttpFault(400, "the body must be a JSON object", "invalid_json")
-    return Fields(body)
 
 
 class Fields:
@@ -78,7 +50,7 @@ class Fields:
         """
         for name, neutral in unsupported.items():
             value = self.take(name)
-            if value is not None and value not in neutral:
+            if value is not None and not any(_same(value, allowed) for allowed in neutral):
                 raise Unsupported(self.name(name))
 
     def end(self) -> None:
@@ -94,5 +66,6 @@ def read_flag(name: str, value: Any) -> bool:
     return value
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+def _same(value: Any, other: Any) -> bool:
+    """For Python, 0 is False, too."""
+    return type(value) is type(other) and bool(value == other)

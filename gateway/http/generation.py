@@ -8,12 +8,14 @@ from aiohttp import web
 
 from foredraft.wire.messages import ModelInfo
 from gateway.http.answer import Answer
+from gateway.http.body import Bodies
+from gateway.http.bounds import Bounds, make_bounds
 from gateway.http.chat import ChatAnswer
 from gateway.http.chat_body import read_chat
 from gateway.http.completion_body import read_completion
 from gateway.http.completions import CompletionAnswer
 from gateway.http.errors import HttpFault
-from gateway.http.fields import Fields, read_body
+from gateway.http.fields import Fields
 from gateway.http.options import Asked
 from gateway.http.sse import send_events
 from gateway.http.tracing import begin_trace
@@ -24,8 +26,9 @@ from gateway.tokenizer import Tokenizer
 class Generation:
     """Its handlers end with their client: a request that nobody waits for is closed."""
 
-    def __init__(self, intake: Intake, tokenizer: Tokenizer) -> None:
+    def __init__(self, intake: Intake, tokenizer: Tokenizer, bodies: Bodies) -> None:
         self._intake = intake
+        self._bodies = bodies
         self._tokenizer = tokenizer
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
@@ -37,11 +40,12 @@ class Generation:
     async def _answer(
         self,
         request: web.Request,
-        read: Callable[[Fields], Asked],
+        read: Callable[[Fields, Bounds], Asked],
         make: type[CompletionAnswer] | type[ChatAnswer],
     ) -> web.StreamResponse:
         trace = begin_trace(request)
-        asked = read(await read_body(request))
+        bounds = make_bounds(self._intake)
+        asked = await self._bodies.read(request, lambda fields: read(fields, bounds))
         model_id = check_model(asked.model, self._intake.model())
         running = self._intake.running(asked.requests, trace, asked.choices)
         async with running as requests:

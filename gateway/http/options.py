@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foredraft.call import OPTION_NAMES, build_request, read_text
+from foredraft.counts import MAX_LOGIT_BIASES, check_count
 from foredraft.params import InvalidField, Range
 from foredraft.request import GenerateRequest
 from gateway.http.fields import Fields, read_flag
@@ -100,6 +101,7 @@ def read_options(fields: Fields) -> dict[str, Any]:
     options.setdefault("temperature", _TEMPERATURE)
     bias = options.get("logit_bias")
     if isinstance(bias, dict):
+        check_count("logit_bias", bias, MAX_LOGIT_BIASES, "entries")
         options["logit_bias"] = {_token(key): value for key, value in bias.items()}
     return options
 
@@ -116,5 +118,6 @@ def _object(name: str, value: Any) -> Fields:
 
 
 def _token(key: str) -> int | str:
-    """Keys of JSON are texts; one that is no token id is left to be refused."""
-    return int(key) if key.isascii() and key.isdigit() and len(key) <= 10 else key
+    """Names in JSON are texts; what is no token id, or 5 written as 05, stays to be refused."""
+    token = int(key) if key.isascii() and key.isdigit() and len(key) <= 10 else key
+    return token if str(token) == key else key

@@ -5,6 +5,7 @@ sequence runs as it always does unless the answer is the end of the stream.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from support import doors
 from support.doors import CONTEXT, MAX_NODES, MAX_SEQUENCES, PROMPT, VOCAB, opening
 from support.fakes import until
+from support.loop_lag import measured
 from support.tiny_models import make_tiny_llama
 
 from foredraft.tree.node_id import child_id, path_id, start_id
@@ -27,7 +29,7 @@ from foredraft.v1 import (
     verify_pb2,
     verify_pb2_grpc,
 )
-from foredraft.wire.channel import MAX_MESSAGE_BYTES
+from foredraft.wire.channel import MAX_REQUEST_BYTES
 from foredraft.wire.codec import draft, verify
 from foredraft.wire.codec.nodes import encode_nodes
 from foredraft.wire.errors import code_from_number
@@ -389,15 +391,51 @@ async def test_the_public_door(tmp_path: Path, model: Path) -> None:
     assert found == expected
 
 
+# More of a thing than any request may have, as few bytes each as can be, and its field and limit.
+TOO_MANY: dict[str, tuple[generate_pb2.GenerateRequest, int]] = {
+    "prompt": (asked(tokens=ids(*[5] * 1_500_000)), 2**20),
+    "messages": (asked(chat=chat(*[("", "")] * 500_000)), 16_384),
+    "stop": (asked(stop=[""] * 500_000), 16),
+    "stop_token_ids": (asked(stop_token_ids=[5] * 1_500_000), 1_024),
+    "logit_bias": (asked(logit_bias=dict.fromkeys(range(100_000), 0.0)), 1_024),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("field", TOO_MANY)
+async def test_more_of_a_thing_than_a_request_may_have(
+    tmp_path: Path, model: Path, field: str
+) -> None:
+    """Told by the count alone, as fast as the message can be decoded at all."""
+    request, limit = TOO_MANY[field]
+    began = time.perf_counter()
+    for _ in range(3):
+        generate_pb2.GenerateRequest.FromString(request.SerializeToString())
+    decoding = time.perf_counter() - began
+    async with doors.generate_door(tmp_path, model) as door:
+        tokens = await door.normal()
+        stub = generate_pb2_grpc.GenerateServiceStub(door.channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=f"at most {limit} ") as caught:
+            async with measured() as lag:
+                await stub.Generate(request)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert (caught.value.details() or "").startswith(f"{field} must be ")
+        assert await door.normal() == tokens
+    assert lag.longest < decoding
+
+
 @pytest.mark.asyncio
 async def test_a_message_over_the_limit(tmp_path: Path, model: Path) -> None:
-    """More bytes than any message may have: refused before it is read."""
+    """More bytes than a request may have: not even sent, and refused before it is read."""
     async with doors.generate_door(tmp_path, model) as door:
         before, tokens = dict(door.held()), await door.normal()
-        start = door.channel.unary_unary("/foredraft.v1.GenerateService/Generate")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await start(bytes(MAX_MESSAGE_BYTES + 1))
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert str(MAX_MESSAGE_BYTES) in (caught.value.details() or "")
+        anything = [("grpc.max_send_message_length", -1)]
+        async with grpc.aio.insecure_channel(door.address, options=anything) as careless:
+            for channel in (door.channel, careless):
+                start = channel.unary_unary("/foredraft.v1.GenerateService/Generate")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await start(bytes(MAX_REQUEST_BYTES + 1))
+                assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert str(MAX_REQUEST_BYTES) in (caught.value.details() or "")
         assert await door.normal() == tokens
         await until(lambda: door.held() == before)

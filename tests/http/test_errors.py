@@ -11,7 +11,7 @@ import pytest
 from support.fakes import until
 from support.http_door import MODEL, door
 
-from foredraft.wire.channel import MAX_MESSAGE_BYTES
+from foredraft.wire.channel import MAX_REQUEST_BYTES
 from foredraft.wire.messages import SequenceError, SequenceErrors
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -162,7 +162,7 @@ async def test_a_body_that_is_not_compressed_as_it_says(model):
 @pytest.mark.asyncio
 async def test_a_body_that_is_too_large(model):
     async with door(model) as at:
-        body = json.dumps({"prompt": "a" * MAX_MESSAGE_BYTES})
+        body = json.dumps({"prompt": "a" * MAX_REQUEST_BYTES})
         async with at.http.post(COMPLETION, data=body) as response:
             assert response.status == 413
             assert (await response.json())["error"]["code"] == "request_too_large"

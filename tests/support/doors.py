@@ -22,6 +22,7 @@ from foredraft.wire.channel import private_channel, public_channel
 from foredraft.wire.codec.nodes import decode_nodes
 from foredraft.wire.messages import NodeBlocks, OpenSequence, OpenSequences, StepResult
 from foredraft.wire.peers import DraftPeer, VerifyPeer
+from foredraft.wire.pulse import Pulse
 from support.fakes import FakeVerify, Round, gateway, identity, until, worker
 from verify_service import server as verify_server
 
@@ -34,6 +35,7 @@ ROUNDS = (Round((10, 11)), Round((12,), finish=FinishReason.STOP))
 class Door:
     """``normal`` makes a request of its own and gives what came of it; ``held`` counts state."""
 
+    address: str
     channel: grpc.aio.Channel
     normal: Callable[[], Awaitable[object]]
     held: Callable[[], Mapping[str, int]]
@@ -111,7 +113,7 @@ async def verify_door(directory: Path, model: Path) -> AsyncIterator[Door]:
         async with until_told(task), private_channel(address) as channel:
             await until(lambda: task.done() or (made and made[0]._steps is not None))
             peer = VerifyPeer(channel)
-            yield Door(channel, lambda: verified(peer), held)
+            yield Door(address, channel, lambda: verified(peer), held)
 
 
 @asynccontextmanager
@@ -122,10 +124,10 @@ async def draft_door(directory: Path, model: Path) -> AsyncIterator[Door]:
     engines: list[draft_server.Engine] = []
 
     class Remembered(draft_server.DraftServicer):
-        def begin(self, engine: draft_server.Engine) -> None:
-            super().begin(engine)
+        def begin(self, engine: draft_server.Engine) -> Pulse:
             made.append(self)
             engines.append(engine)
+            return super().begin(engine)
 
     def held() -> Mapping[str, int]:
         drafter = engines[0].drafter
@@ -141,7 +143,7 @@ async def draft_door(directory: Path, model: Path) -> AsyncIterator[Door]:
         async with until_told(task), private_channel(address) as channel:
             await until(lambda: task.done() or made)
             peer = DraftPeer(channel)
-            yield Door(channel, lambda: drafted(peer), held)
+            yield Door(address, channel, lambda: drafted(peer), held)
 
 
 @asynccontextmanager
@@ -162,7 +164,7 @@ async def generate_door(directory: Path, model: Path) -> AsyncIterator[Door]:
         def held() -> Mapping[str, int]:
             return {"requests": len(running.relay._live), "at the target": len(target.live)}
 
-        yield Door(channel, normal, held)
+        yield Door(running.address, channel, normal, held)
 
 
 @asynccontextmanager

@@ -7,7 +7,14 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from foredraft.params import FinishReason, Speculation
+from foredraft.counts import (
+    MAX_LOGIT_BIASES,
+    MAX_MESSAGES,
+    MAX_PROMPT_TOKENS,
+    MAX_STOP_TOKEN_IDS,
+    check_count,
+)
+from foredraft.params import MAX_STOP_STRINGS, FinishReason, Speculation
 from foredraft.request import (
     ChatMessage,
     ChatPrompt,
@@ -164,8 +171,10 @@ def _decode_prompt(wire: pb.GenerateRequest) -> Prompt:
         case "text":
             return TextPrompt(wire.text)
         case "tokens":
+            check_count("prompt", wire.tokens.ids, MAX_PROMPT_TOKENS, "token ids")
             return TokenPrompt(decode_tokens("prompt", wire.tokens.ids))
         case "chat":
+            check_count("messages", wire.chat.messages, MAX_MESSAGES, "messages")
             messages = (ChatMessage(m.role, m.content) for m in wire.chat.messages)
             return ChatPrompt(tuple(messages))
     raise BadMessage("prompt", "one of text, tokens, chat")
@@ -184,6 +193,9 @@ def _encode_options(wire: pb.GenerateParams, options: GenerateOptions) -> None:
 
 
 def _decode_options(wire: pb.GenerateParams) -> GenerateOptions:
+    check_count("stop", wire.stop, MAX_STOP_STRINGS, "strings")
+    check_count("stop_token_ids", wire.stop_token_ids, MAX_STOP_TOKEN_IDS, "token ids")
+    check_count("logit_bias", wire.logit_bias, MAX_LOGIT_BIASES, "entries")
     scalars: dict[str, Any] = {
         name: getattr(wire, name) for name in _SCALARS if _present(wire, name)
     }
