@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from foredraft.wire.serving import GRACE_SECONDS
+from gateway.http.connection import Connection
 
 _BACKLOG = 1024
 
@@ -26,11 +27,11 @@ class HttpDoor:
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         self._runner = web.AppRunner(
             app,
-            access_log=None,
             handler_cancellation=True,  # a client that is gone ends its request
             # The library waits so long for handlers, and as long again before it cancels them.
             shutdown_timeout=GRACE_SECONDS / 2,
         )
+        self._listening: asyncio.Server | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -38,7 +39,7 @@ class HttpDoor:
         """Serve until the block or `close` ends it; returns when no request is open."""
         await self._runner.setup()
         try:
-            await web.SockSite(self._runner, self._socket, backlog=_BACKLOG).start()
+            await self._listen()
             yield
         finally:
             await self.close()
@@ -46,5 +47,17 @@ class HttpDoor:
     def close(self) -> asyncio.Task[None]:
         """Take no more requests and give those that run the grace time; the task does it."""
         if self._closing is None:
-            self._closing = asyncio.create_task(self._runner.cleanup())
+            self._closing = asyncio.create_task(self._close())
         return self._closing
+
+    async def _listen(self) -> None:
+        loop, server = asyncio.get_running_loop(), self._runner.server
+        assert server is not None, "the runner has been set up"
+        self._listening = await loop.create_server(
+            lambda: Connection(server, loop), sock=self._socket, backlog=_BACKLOG
+        )
+
+    async def _close(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+        await self._runner.cleanup()

@@ -17,7 +17,7 @@ def key_guard(access: Access) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         authorization = request.headers.get("Authorization")
-        if request.path in _RATED:
+        if request.path in _RATED and request.method == "POST":
             await access.begin(authorization)
         elif request.path not in _OPEN:
             access.check(authorization)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -11,9 +10,6 @@ from typing import Any
 from aiohttp import web
 
 from gateway.http.errors import api_error
-
-# A reader that takes nothing for so long is gone: its request holds places that others need.
-STALL_SECONDS = 60.0
 
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -38,15 +34,15 @@ async def send_events(
             async for event in events:
                 if not response.prepared:
                     await response.prepare(request)
-                await _write(request, response, _data(event))
+                await response.write(_data(event))
     except ConnectionError:
         raise
     except Exception as error:
         if not response.prepared:
             raise
-        await _write(request, response, _data(api_error(error).body()))
+        await response.write(_data(api_error(error).body()))
     else:
-        await _write(request, response, _DONE)
+        await response.write(_DONE)
     await response.write_eof()
     return response
 
@@ -54,13 +50,3 @@ async def send_events(
 def _data(event: dict[str, Any]) -> bytes:
     text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     return f"data: {text}\n\n".encode()
-
-
-async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
-    try:
-        async with asyncio.timeout(STALL_SECONDS):
-            await response.write(data)
-    except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionResetError("the client does not read") from None

@@ -1,12 +1,16 @@
-"""A request that is to be answered has a trace id, which its response carries, errors included."""
+"""Every response carries an id; that of a request that is to be answered is its trace's."""
 
 from __future__ import annotations
 
 from aiohttp import web
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import format_trace_id
 
+from foredraft.telemetry.context import span_context
 from gateway.trace import TRACEPARENT_KEY, Trace, start_trace
 
 REQUEST_ID = "x-request-id"
+_IDS = RandomIdGenerator()
 _KEY = web.RequestKey("trace", Trace)
 
 
@@ -19,5 +23,10 @@ def begin_trace(request: web.Request) -> Trace:
 async def name_trace(request: web.Request, response: web.StreamResponse) -> None:
     """Before a response begins."""
     trace = request.get(_KEY)
-    if trace is not None:
-        response.headers[REQUEST_ID] = trace.trace_id
+    response.headers[REQUEST_ID] = _unasked(request) if trace is None else trace.trace_id
+
+
+def _unasked(request: web.Request) -> str:
+    """For what was turned away, or is no request for an answer: it has no trace here."""
+    caller = span_context(request.headers.get(TRACEPARENT_KEY))
+    return format_trace_id(caller.trace_id if caller.is_valid else _IDS.generate_trace_id())

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
+from aiohttp import web
 from support.fakes import until
 from support.http_door import MODEL, door
-
-from gateway.http import sse
 
 BODY = {"prompt": "abc", "n": 2, "max_tokens": 200}
 
@@ -66,13 +64,13 @@ async def test_a_reader_that_is_slow_gets_larger_events(model, words, monkeypatc
     """What waits for it is one delta, not a queue; the target is never kept waiting."""
     async with door(model) as at:
         gate = asyncio.Event()
-        write = sse._write
+        write = web.StreamResponse.write
 
         async def slow(*arguments):
             await gate.wait()
             await write(*arguments)
 
-        monkeypatch.setattr(sse, "_write", slow)
+        monkeypatch.setattr(web.StreamResponse, "write", slow)
         asking = asyncio.create_task(
             at.client.completions.create(model=MODEL, prompt="a", max_tokens=200, stream=True)
         )
@@ -86,21 +84,3 @@ async def test_a_reader_that_is_slow_gets_larger_events(model, words, monkeypatc
         texts = [event.choices[0].text async for event in await asking]
         assert "".join(texts) == 100 * "d" + "e"
         assert len(texts) < 10
-
-
-@pytest.mark.asyncio
-async def test_a_reader_that_takes_nothing_is_cut_off(model, words, monkeypatch):
-    monkeypatch.setattr(sse, "STALL_SECONDS", 0.2)
-    async with door(model) as at:
-        address = at.gateway.http.address
-        _reader, writer = await asyncio.open_connection(*address.split(":"), limit=1024)
-        body = json.dumps({"prompt": 16 * "a", "echo": True, "stream": True}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-        echo = 20_000_000 * "a"
-        monkeypatch.setattr("gateway.http.completions.CompletionAnswer._prompt", lambda *_: echo)
-        writer.write(head.encode() + body)
-        await until(lambda: at.verify.live)
-        [seq_id] = at.verify.live
-        at.verify.commit(seq_id, words.say("b"))
-        await until(lambda: not at.verify.live)
-        writer.close()
