@@ -15,6 +15,7 @@ from prometheus_client import (
 
 from foredraft.params import FinishReason
 from foredraft.wire.messages import Commit
+from gateway.counts import Count, Distribution
 
 # Seconds: from a token of a small model to a long answer of a large one.
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0)
@@ -43,19 +44,24 @@ class Metrics:
             "foredraft_requests", "Requests that ended, by finish reason", ["finish_reason"]
         )
         self.prompt_tokens = self._counter("foredraft_prompt_tokens", "Tokens of prompts")
-        self.tokens = self._counter("foredraft_generation_tokens", "Tokens delivered")
-        self.steps = self._counter("foredraft_steps", "Steps, counted once for each request in it")
-        self.verified = self._counter("foredraft_verified_nodes", "Guesses that steps verified")
+        self.tokens = Count("foredraft_generation_tokens", "Tokens delivered", self.registry)
+        self.steps = Count(
+            "foredraft_steps", "Steps, counted once for each request in it", self.registry
+        )
+        self.verified = Count(
+            "foredraft_verified_nodes", "Guesses that steps verified", self.registry
+        )
         self.accepted = self._counter(
             "foredraft_accepted_tokens", "Guesses delivered, by depth in the tree", ["depth"]
         )
         self.first_token = self._histogram(
             "foredraft_time_to_first_token_seconds", "From start to first commit", _REQUEST_SECONDS
         )
-        self.between_tokens = self._histogram(
+        self.between_tokens = Distribution(
             "foredraft_inter_token_latency_seconds",
             "Time between commits, shared among a commit's tokens",
             _TOKEN_SECONDS,
+            self.registry,
         )
         self.latency = self._histogram(
             "foredraft_request_latency_seconds", "From start to end", _REQUEST_SECONDS
@@ -145,9 +151,8 @@ class RequestMeter:
             metrics.waiting.dec()
             metrics.running.inc()
             metrics.first_token.observe(now - self._began)
-        else:
-            for _ in range(kept):
-                metrics.between_tokens.observe((now - self._last) / kept)
+        elif kept:
+            metrics.between_tokens.observe((now - self._last) / kept, kept)
         self._last = now
         metrics.tokens.inc(kept)
         metrics.steps.inc()
