@@ -17,6 +17,9 @@ _PATIENCE = 32
 # Enough of them to decode the end of the text alone: the character that is torn at the front (at
 # most 3 bytes of it are left) and the marks that are still held back (at most 9 bytes).
 _KEPT = 16
+# Up to so many tokens it is quicker to decode a longer window than to find out anew, at each whole
+# place, how long the text of a shorter one is.
+_LONG = 8
 
 
 class Detokenizer:
@@ -28,7 +31,7 @@ class Detokenizer:
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
-        # Tokens from the last but one place where the text was whole: context for what follows.
+        # The last tokens, from a place where the text was whole: context for what follows.
         self._window: list[int] = []
         self._whole = 0  # tokens of the window up to the last such place
         self._sent = 0  # characters of the window's text that were returned
@@ -70,8 +73,11 @@ class Detokenizer:
         return piece
 
     def _forget(self) -> None:
-        """At a whole place: drop tokens that no longer influence how the next ones are decoded."""
-        if self._whole:
+        """At a whole place: drop tokens that no longer influence how the next ones are decoded.
+
+        Those from the last whole place to this one stay.
+        """
+        if len(self._window) > _LONG:
             del self._window[: self._whole]
             self._sent = len(self._decode(self._window))
         self._whole = len(self._window)

@@ -55,6 +55,8 @@ class DraftPool:
 
     def follow(self, committed: Iterable[tuple[Request, Commit]]) -> None:
         """Tell the drafters what a step has committed; the journals hold it already."""
+        if not self.up:
+            return
         known: dict[DraftLink, list[tuple[Request, Commit]]] = {}
         for request, commit in committed:
             link = self._homes.get(request.seq_id)

@@ -94,7 +94,8 @@ class Request:
         self._measure(commit, kept)
         self._pending_text += text
         self._pending_tokens += commit.tokens[:kept]
-        self._pending_logprobs += _logprobs(commit, kept)
+        if commit.logprobs:
+            self._pending_logprobs += _logprobs(commit, kept)
         self._changed.set()
 
     def _measure(self, commit: Commit, kept: int) -> None:
