@@ -77,6 +77,10 @@ _PUBLIC_SERVER: Options = (
     # A client whose machine vanished is noticed within a minute and its request cancelled.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    # Who connects and says nothing holds a file. The defaults are two minutes and for ever; a
+    # client without a call is not pinged, and opens its channel again when it has one.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 600_000),
 )
 
 

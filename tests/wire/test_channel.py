@@ -17,6 +17,10 @@ from foredraft.v1 import verify_pb2 as pb
 from foredraft.v1 import verify_pb2_grpc as pb_grpc
 from foredraft.wire import channel
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = bytes.fromhex("000000040000000000")  # an empty frame of them
+CLOSING = ("grpc.server_handshake_timeout_ms", "grpc.max_connection_idle_ms")
+
 
 @contextlib.asynccontextmanager
 async def silent_stream():
@@ -68,3 +72,23 @@ async def test_a_port_in_use_is_refused():
     with pytest.raises(RuntimeError):
         channel.bind(second, address)
     await first.stop(None)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("said", [b"", PREFACE[:10], PREFACE, PREFACE + SETTINGS])
+async def test_a_public_connection_without_a_call_is_closed(monkeypatch, said):
+    """A server with default options keeps it for minutes, or for ever."""
+    quick = [(name, 500 if name in CLOSING else value) for name, value in channel._PUBLIC_SERVER]
+    monkeypatch.setattr(channel, "_PUBLIC_SERVER", quick)
+    server = channel.public_server([])
+    address = channel.bind(server, "127.0.0.1:0")
+    await server.start()
+    reader, writer = await asyncio.open_connection(*address.split(":"))
+    try:
+        writer.write(said)
+        async with asyncio.timeout(20):
+            while await reader.read(1024):
+                pass
+    finally:
+        writer.close()
+        await server.stop(0)
