@@ -17,6 +17,7 @@ _HEADERS = {
     "X-Accel-Buffering": "no",  # proxies must pass events on one by one
 }
 _DONE = b"data: [DONE]\n\n"
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 async def send_events(
@@ -48,5 +49,4 @@ async def send_events(
 
 
 def _data(event: dict[str, Any]) -> bytes:
-    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()
+    return f"data: {_encode(event)}\n\n".encode()
