@@ -32,9 +32,14 @@ class Holder:
         self._scheduler = scheduler
         self._take_within = take_within
         self._history = HoldState()
+        self._interrupted = False
 
     def told(self, before: VerifyBudget, budget: VerifyBudget) -> None:
-        """A new budget has come: the drafter may be another one, or get a fresh chance."""
+        """A new budget has come: the drafter may be another one, or get a fresh chance.
+
+        It ends a hold: what that waits for may never be made now.
+        """
+        self._interrupted = True
         if budget.drafting != before.drafting:
             self._history = HoldState()
         if budget.schedule is not before.schedule:
@@ -63,7 +68,8 @@ class Holder:
             return Hold(limit_us=round(limit_us))
         started = time.perf_counter()
         held_us, first_us, expected = 0.0, 0.0, self._expected()
-        while held_us < limit_us and self._guesses_are_due():
+        self._interrupted = False
+        while held_us < limit_us and self._guesses_are_due() and not self._interrupted:
             came = self._take_within((limit_us - held_us) / 1e6)
             held_us = (time.perf_counter() - started) * 1e6
             if not came:
@@ -74,8 +80,9 @@ class Holder:
                     more = patience_us(now - expected, now, plain_us + held_us)
                     limit_us = min(held_us + more, float(budget.max_hold_us))
                 expected = now
-        in_vain = first_us == 0.0 and self._guesses_are_due()
-        self._history = self._history.held(first_us or held_us, in_vain=in_vain)
+        if not self._interrupted:
+            in_vain = first_us == 0.0 and self._guesses_are_due()
+            self._history = self._history.held(first_us or held_us, in_vain=in_vain)
         return Hold(round(held_us), waited_for, round(limit_us))
 
     def _guesses_are_due(self) -> bool:
