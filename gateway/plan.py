@@ -100,7 +100,7 @@ class Planner:
             case TokenPrompt(ids):
                 return ids
             case TextPrompt(text):
-                _check_characters(len(text), model.context_length)
+                _check_characters("prompt", len(text), model.context_length)
             case ChatPrompt(messages):
                 _check_chat(messages, model.context_length)
                 # Beside the event loop: how long a template takes is up to its author.
@@ -114,8 +114,8 @@ class Planner:
                 f"at most {model.context_length - 1} tokens (the context of {model.model_id} "
                 f"less one to answer with), not {len(tokens)}"
             )
-            raise InvalidField("prompt", allowed)
-        check_tokens("prompt", tokens, model.vocab_size)
+            raise InvalidField(_field(prompt), allowed)
+        check_tokens(_field(prompt), tokens, model.vocab_size)
         return tokens
 
 
@@ -147,10 +147,15 @@ def _check_chat(messages: tuple[ChatMessage, ...], context_length: int) -> None:
     if not all(message.role for message in messages):
         raise InvalidField("messages", "messages with a role of at least one character")
     size = sum(len(m.role) + len(m.content) + _TURN_CHARACTERS for m in messages)
-    _check_characters(size, context_length)
+    _check_characters("messages", size, context_length)
 
 
-def _check_characters(count: int, context_length: int) -> None:
+def _check_characters(name: str, count: int, context_length: int) -> None:
     limit = context_length * _CHARACTERS_PER_TOKEN
     if count > limit:
-        raise InvalidField("prompt", f"at most {limit} characters, not {count}")
+        raise InvalidField(name, f"at most {limit} characters, not {count}")
+
+
+def _field(prompt: Prompt) -> str:
+    """What its field is called at both doors."""
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"

@@ -81,6 +81,8 @@ async def test_a_chat_is_templated(directory):
         ({"prompt": "x" * 32}, "prompt"),
         ({"prompt": "x" * (16 * 32 + 1)}, "prompt"),
         ({"prompt": ChatPrompt(())}, "messages"),
+        ({"prompt": ChatPrompt((ChatMessage("user", "x" * 32),))}, "messages"),
+        ({"prompt": ChatPrompt((ChatMessage("user", "x" * (16 * 32)),))}, "messages"),
         ({"prompt": ChatPrompt((ChatMessage("", "a"),))}, "messages"),
     ],
 )
