@@ -68,13 +68,12 @@ def encoding_unknown() -> HttpFault:
 
 
 # gRPC status -> HTTP status, type and code of the error. Any other is a fault of the server.
-_KINDS: dict[_Code, tuple[int, str, str | None]] = {
+_KINDS: dict[_Code, tuple[int, str, str]] = {
     _Code.INVALID_ARGUMENT: (400, _INVALID, "invalid_value"),
     _Code.OUT_OF_RANGE: (400, _INVALID, "invalid_value"),
-    _Code.FAILED_PRECONDITION: (400, _INVALID, None),
+    _Code.FAILED_PRECONDITION: (400, _INVALID, "failed_precondition"),
     _Code.UNIMPLEMENTED: (400, _INVALID, "unsupported"),
     _Code.UNAUTHENTICATED: (401, "authentication_error", "invalid_api_key"),
-    _Code.PERMISSION_DENIED: (403, "permission_error", None),
     _Code.NOT_FOUND: (404, _INVALID, "not_found"),
     _Code.RESOURCE_EXHAUSTED: (429, "rate_limit_error", "overloaded"),
     _Code.UNAVAILABLE: (503, _SERVER, "unavailable"),

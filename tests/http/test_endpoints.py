@@ -15,7 +15,7 @@ from support.fakes import PATIENCE_SECONDS, gateway, until
 from support.http_door import MODEL, door
 
 from foredraft.params import Schedule
-from foredraft.wire.messages import Commit, StepResult, StepTimings
+from foredraft.wire.messages import Commit, DraftTimings, NodeBlocks, StepResult, StepTimings
 from gateway.metrics import Metrics
 
 
@@ -71,6 +71,7 @@ async def test_tokens_and_back(model, words):
         _, shown = await ask("/tokenize", prompt="a é", return_token_strs=True)
         assert shown["token_strs"] == ["a", " ", "\ufffd", "\ufffd"]
         assert await ask("/detokenize", tokens=[*ids, 2]) == (200, {"prompt": "a é</s>"})
+        assert await ask("/detokenize", tokens=[]) == (200, {"prompt": ""})
 
         chat = [{"role": "user", "content": "hi"}]
         _, made = await ask("/tokenize", messages=chat, add_generation_prompt=True)
@@ -84,6 +85,9 @@ async def test_tokens_and_back(model, words):
             ("/tokenize", {"prompt": 5000 * "a"}, "prompt"),
             ("/tokenize", {"messages": chat, "add_generation_prompt": False}, None),
             ("/tokenize", {"prompt": "a", "foo": 1}, "foo"),
+            ("/tokenize", {"prompt": "a", "messages": chat}, "prompt"),
+            ("/tokenize", {"messages": [{"role": "user", "content": 5000 * "a"}]}, "messages"),
+            ("/tokenize", {"messages": []}, "messages"),
             ("/detokenize", {"tokens": [259]}, "tokens"),
             ("/detokenize", {"tokens": ["a"]}, "tokens"),
             ("/detokenize", {"tokens": "a"}, "tokens"),
@@ -165,6 +169,19 @@ async def test_metrics_show_what_the_gateway_decides(model):
         values = await get_metrics(at)
         assert values["foredraft_workers_up:draft"] == 0 == values["foredraft_drafting:0"]
         assert "foredraft_draft_max_nodes:0" not in values
+
+
+@pytest.mark.asyncio
+async def test_metrics_show_what_drafters_did(model):
+    async with door(model, drafting=True) as at:
+        await until(lambda: at.draft.budgets)
+        for passes in (2, 3):
+            at.draft.say(NodeBlocks((), DraftTimings(1500, 40_000, passes)))
+        async with asyncio.timeout(5):
+            while (values := await get_metrics(at))["foredraft_draft_passes_total"] != 5:
+                await asyncio.sleep(0.01)
+        assert values["foredraft_draft_seconds_total:suffix"] == pytest.approx(0.003)
+        assert values["foredraft_draft_seconds_total:model"] == pytest.approx(0.08)
 
 
 def test_every_metric_is_documented():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
+from pathlib import Path
 
 import openai
 import pytest
@@ -13,6 +15,7 @@ from support.http_door import MODEL, door
 
 from foredraft.wire.channel import MAX_REQUEST_BYTES
 from foredraft.wire.messages import SequenceError, SequenceErrors
+from gateway.http import errors
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -53,6 +56,7 @@ REFUSED = [
     (COMPLETION, {"logit_bias": {"x": 1}}, "logit_bias", "invalid_value"),
     (COMPLETION, {"logit_bias": {"259": 1}}, "logit_bias", "invalid_value"),
     (COMPLETION, {"logit_bias": [1]}, "logit_bias", "invalid_value"),
+    (COMPLETION, {"logit_bias": {"5": 2, "05": 1}}, "logit_bias", "invalid_value"),
     (COMPLETION, {"seed": -1}, "seed", "invalid_value"),
     (COMPLETION, {"stream": "yes"}, "stream", "invalid_value"),
     (COMPLETION, {"stream_options": {}}, "stream_options", "invalid_value"),
@@ -77,7 +81,13 @@ REFUSED = [
     (CHAT, message(tool_calls=[{}]), "messages[0].tool_calls", "unsupported"),
     (CHAT, message(foo=1), "messages[0].foo", "unknown_field"),
     (CHAT, {"prompt": "a"}, "prompt", "unknown_field"),
+    (CHAT, message(content="a" * 256), "messages", "invalid_value"),
+    (CHAT, message(content="a" * 5000), "messages", "invalid_value"),
     (CHAT, {"tools": [{}]}, "tools", "unsupported"),
+    (CHAT, {"tools": False}, "tools", "unsupported"),
+    (CHAT, {"store": 0}, "store", "unsupported"),
+    (CHAT, {"store": True}, "store", "unsupported"),
+    (CHAT, {"parallel_tool_calls": 1}, "parallel_tool_calls", "unsupported"),
     (CHAT, {"tool_choice": "auto"}, "tool_choice", "unsupported"),
     (CHAT, {"functions": [{}]}, "functions", "unsupported"),
     (CHAT, {"response_format": {"type": "json_object"}}, "response_format", "unsupported"),
@@ -139,6 +149,8 @@ async def test_fields_that_ask_for_nothing_are_taken(model, words):
         b"[]",
         b"1",
         b'{"prompt": NaN}',
+        b'{"prompt": "a", "prompt": "b"}',
+        b'{"prompt": "a", "logit_bias": {"5": 2, "5": 1}}',
         b"\xff",
         b"[" * 100_000,
         b'{"seed": %s}' % (b"9" * 5000),
@@ -177,6 +189,8 @@ async def test_what_is_not_there(model):
         async with at.http.get(COMPLETION) as response:
             assert (response.status, response.headers["Allow"]) == (405, "POST")
             assert (await response.json())["error"]["code"] == "method_not_allowed"
+        async with at.http.get("/v1/completions/") as response:
+            assert response.status == 404
         with pytest.raises(openai.NotFoundError) as refused:
             await at.client.completions.create(model="other", prompt="a")
         assert (refused.value.code, refused.value.param) == ("model_not_found", "model")
@@ -249,3 +263,46 @@ async def test_a_fault_of_ours_tells_nothing(model, monkeypatch, caplog):
         assert "a prompt" not in failed.value.response.text
         [incident] = [r.args[0] for r in caplog.records if r.msg == "incident %s"]
         assert incident in failed.value.message
+
+
+@pytest.mark.asyncio
+async def test_every_response_has_an_id(model):
+    """A caller's own, if it sent one."""
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    own = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    async with door(model) as at:
+        ids = set()
+        for method, path in [
+            ("GET", "/v1/models"),
+            ("GET", "/v1/nothing"),
+            ("GET", COMPLETION),
+            ("POST", COMPLETION),
+            ("GET", "/health"),
+        ]:
+            for headers in ({}, own):
+                async with at.http.request(method, path, headers=headers) as response:
+                    ids.add(response.headers["x-request-id"])
+        assert len(ids) == 6 and trace in ids
+        assert all(int(each, 16) and len(each) == 32 for each in ids)
+
+
+def documented() -> set[tuple[int, str]]:
+    """Statuses and codes in the table of docs/http.md."""
+    text = (Path(__file__).parents[2] / "docs" / "http.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d{3}) \| ([^|]*) \|", text, re.MULTILINE)
+    return {(int(status), code) for status, cell in rows for code in re.findall(r"`(\w+)`", cell)}
+
+
+def made() -> set[tuple[int, str]]:
+    """Statuses and codes in the sources of the door."""
+    sources = Path(errors.__file__).parent.glob("*.py")
+    text = "".join(source.read_text("utf-8") for source in sources)
+    faults = re.findall(r"HttpFault\(\s*(\d{3}),.*?\"(\w+)\"(?:, [^)]*)?\s*\)", text, re.DOTALL)
+    kinds = {(status, code) for status, _, code in errors._KINDS.values()}
+    others = {(500, "internal_error"), *errors._BY_STATUS.items()}
+    return {(int(status), code) for status, code in faults} | kinds | others
+
+
+def test_every_error_is_documented():
+    assert len(made()) > 15
+    assert made() == documented()

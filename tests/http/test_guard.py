@@ -43,6 +43,8 @@ async def test_the_http_door_wants_a_key(tmp_path: Path) -> None:
                     error = (await refused.json())["error"]
                     assert (refused.status, error["code"]) == (401, "invalid_api_key")
                     assert "canary" not in error["message"]
+                    assert refused.headers["WWW-Authenticate"] == "Bearer"
+                    assert refused.headers["x-request-id"]
             async with session.get(door + "/v1/models", headers=headers) as refused:
                 assert refused.status == 401
         assert not verify.opened
@@ -51,6 +53,8 @@ async def test_the_http_door_wants_a_key(tmp_path: Path) -> None:
                 assert open_to_all.status == 200
 
         right = {"Authorization": f"Bearer {KEY}"}
+        async with session.get(door + ANSWERS[0], headers=right) as no_turn_of_its_rate:
+            assert no_turn_of_its_rate.status == 405
         async with session.post(door + ANSWERS[0], json=body, headers=right) as answer:
             assert answer.status == 200
         asking = [
