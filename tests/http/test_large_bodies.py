@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import time
+from collections import Counter
 
 import pytest
 from support.http_door import MODEL, door
@@ -15,6 +16,7 @@ from support.raw_http import exchange, post
 from foredraft.wire.channel import MAX_REQUEST_BYTES
 from gateway.http import json_text
 from gateway.http.json_text import MAX_VALUES, parse
+from gateway.tokenizer import Tokenizer
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
 MANY = 40_000
@@ -94,6 +96,49 @@ async def test_others_are_answered_while_a_large_body_is_read(model, words):
         assert answered >= 3
         assert lag.longest < uninterrupted, "something held the event loop"
     gc.unfreeze()
+
+
+@pytest.mark.asyncio
+async def test_others_have_their_turns_among_many_choices(model, words, monkeypatch):
+    turn = 0
+    turns: dict[str, list[int]] = {"plan": [], "start": []}
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with door(model, [words.end("b")], max_sequences=32) as at:
+        for part, name in ((at.gateway.intake._planner, "plan"), (at.gateway.relay, "start")):
+            real = getattr(part, name)
+
+            def noted(*arguments, real=real, name=name):
+                turns[name].append(turn)
+                return real(*arguments)
+
+            monkeypatch.setattr(part, name, noted)
+        counting = asyncio.create_task(count())
+        answer = await at.client.completions.create(model=MODEL, prompt=["a"] * 16, n=8)
+        counting.cancel()
+    assert len(answer.choices) == len(turns["start"]) == 128
+    assert max(Counter(turns["plan"]).values()) == 1
+    assert max(Counter(turns["start"]).values()) <= 8
+
+
+@pytest.mark.asyncio
+async def test_the_longest_text_is_read_beside_the_others(model):
+    """Its ids are as if it had been read in one go."""
+    tokenizer = Tokenizer(model)
+    for special in (False, True):
+        assert await tokenizer.encode(5000 * "é</s>", special=special) == tokenizer._encode(
+            5000 * "é</s>", special
+        )
+    async with measured() as lag:
+        began = time.perf_counter()
+        await tokenizer.encode(150_000 * "a ")
+        reading = time.perf_counter() - began
+    assert lag.longest < reading / 2
 
 
 @pytest.mark.parametrize("copies", [1, 30_000])
