@@ -19,6 +19,7 @@ from foredraft.wire.messages import (
     Commit,
     Commits,
     DraftBudget,
+    DraftTimings,
     Nack,
     NodeBlock,
     NodeBlocks,
@@ -43,7 +44,7 @@ class DraftEvents(Protocol):
 
     def draft_down(self, worker: int) -> None: ...
 
-    def guesses_came(self, blocks: tuple[NodeBlock, ...]) -> None: ...
+    def guesses_came(self, blocks: tuple[NodeBlock, ...], timings: DraftTimings) -> None: ...
 
     def target(self) -> WorkerIdentity: ...
 
@@ -125,8 +126,8 @@ class DraftLink(Link[DraftMessage, Response]):
 
     def _receive(self, message: Response) -> None:
         match message:
-            case NodeBlocks(blocks):
-                self._events.guesses_came(blocks)
+            case NodeBlocks(blocks, timings):
+                self._events.guesses_came(blocks, timings)
             case Nack(errors):
                 for error in errors:
                     self._lost(error)

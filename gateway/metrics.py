@@ -76,7 +76,7 @@ class Metrics:
         self._add_decisions()
 
     def _add_steps(self) -> None:
-        """What verify workers tell with every step."""
+        """What workers tell with every step, and with every message of guesses."""
         self.step_seconds = self._histogram(
             "foredraft_step_seconds", "Time of a step, by what it went to", _STEP_SECONDS, ["part"]
         )
@@ -88,6 +88,11 @@ class Metrics:
         self.free_kv_blocks = self._gauge(
             "foredraft_free_kv_blocks", "Those that are free, as last told", ["worker"]
         )
+
+        self.draft_seconds = self._counter(
+            "foredraft_draft_seconds", "Time that drafters worked, by what for", ["part"]
+        )
+        self.draft_passes = self._counter("foredraft_draft_passes", "Passes of draft models")
 
     def _add_decisions(self) -> None:
         """What the gateway tells the workers to do."""

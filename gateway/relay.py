@@ -18,6 +18,7 @@ from foredraft.params import Speculation
 from foredraft.wire.errors import RETRY_SECONDS, Failed, Unavailable, code_from_number
 from foredraft.wire.messages import (
     Commit,
+    DraftTimings,
     NodeBlock,
     SequenceError,
     StepResult,
@@ -107,7 +108,7 @@ class Relay:
         self._live[request.seq_id] = request
         self._running.add(request)
         self._draft.open(request)
-        trace.opened(plan, self.target().model.model_id)
+        trace.opened(plan, self.target().model.model_id, request.incarnation)
         return request
 
     def close(self, request: Request) -> None:
@@ -172,9 +173,10 @@ class Relay:
             self._draft.open(self._live[seq_id])
         self._budgets.draft_down(worker)
 
-    def guesses_came(self, blocks: tuple[NodeBlock, ...]) -> None:
+    def guesses_came(self, blocks: tuple[NodeBlock, ...], timings: DraftTimings) -> None:
         for block in blocks:
             self._verify.send_guesses(block.verify_worker, block.nodes)
+        self._meter.drafted(timings)
 
     def _resume(self, requests: Iterable[Request]) -> None:
         """Open sequences again, as their journals stand, at workers that are up."""

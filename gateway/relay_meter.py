@@ -7,7 +7,13 @@ from collections.abc import Callable
 from prometheus_client import Gauge
 
 from foredraft.policy.balance import Way
-from foredraft.wire.messages import DraftBudget, StepResult, VerifyBudget, WorkerIdentity
+from foredraft.wire.messages import (
+    DraftBudget,
+    DraftTimings,
+    StepResult,
+    VerifyBudget,
+    WorkerIdentity,
+)
 from gateway.metrics import Metrics
 
 _MICROSECOND = 1e-6
@@ -23,6 +29,8 @@ class RelayMeter:
         self._held, self._prepare = part("held"), part("prepare")
         self._forward, self._sample, self._commit = part("forward"), part("sample"), part("commit")
         self._free: dict[int, Gauge] = {}  # by verify worker
+        drafting = metrics.draft_seconds.labels
+        self._suffix, self._model = drafting("suffix"), drafting("model")
 
     def count_workers(self, kind: str, up: Callable[[], int]) -> None:
         """``up`` is asked whenever somebody looks."""
@@ -53,6 +61,12 @@ class RelayMeter:
         self._metrics.hold_limit.observe(timings.hold_limit_us * _MICROSECOND)
         self._metrics.step_nodes.observe(sum(commit.verified for commit in step.commits))
         self._free[worker].set(step.free_blocks)
+
+    def drafted(self, timings: DraftTimings) -> None:
+        """What a drafter has done since its message before."""
+        self._suffix.inc(timings.suffix_us * _MICROSECOND)
+        self._model.inc(timings.model_us * _MICROSECOND)
+        self._metrics.draft_passes.inc(timings.model_passes)
 
     def decided(self, worker: int, way: Way, budget: VerifyBudget) -> None:
         """What one verify worker is told."""

@@ -62,7 +62,7 @@ class Trace:
         """From before the request's admission until nobody listens any more."""
         yield
 
-    def opened(self, plan: Plan, model: str) -> None:
+    def opened(self, plan: Plan, model: str, incarnation: int) -> None:
         """The request goes to the target."""
 
     def stepped(self, step: StepResult, commit: Commit, arrived: float) -> None:
@@ -128,11 +128,11 @@ class RecordedTrace(Trace):
             self._tell()
             self._span.end()
 
-    def opened(self, plan: Plan, model: str) -> None:
+    def opened(self, plan: Plan, model: str, incarnation: int) -> None:
         """Called once for every choice; they are sent when all have been opened."""
         self._opened_ns = time.time_ns()
         self._last = time.perf_counter()
-        self._turns.opened(self._last)
+        self._turns.opened(self._last, incarnation)
         if plan.choice:
             return
         self._prompt_tokens += len(plan.prompt)

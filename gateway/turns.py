@@ -37,6 +37,7 @@ class Turn:
 class Turns:
     def __init__(self) -> None:
         self._opened = 0.0
+        self._first = 0
         self._turns: dict[int, list[Turn]] = {}  # by seq_id
 
     @property
@@ -44,15 +45,16 @@ class Turns:
         """The sequence whose last step came last; 0 if none was heard."""
         return max(self._turns, key=lambda seq_id: self._turns[seq_id][-1].heard, default=0)
 
-    def opened(self, at: float) -> None:
-        """All sequences were handed to a target by then."""
+    def opened(self, at: float, incarnation: int) -> None:
+        """All sequences were handed to a target by then, as this incarnation."""
         self._opened = at
+        self._first = incarnation
 
     def stepped(self, commit: Commit, timings: StepTimings, arrived: float) -> None:
-        turns = self._turns.setdefault(commit.seq_id, [])
         own = step_us(timings)
-        if not turns or turns[-1].incarnation != commit.incarnation:
-            began = arrived - (own + timings.held_us) / 1e6 if turns else self._opened
+        turns = self._turns.setdefault(commit.seq_id, [self._unheard()])
+        if turns[-1].incarnation != commit.incarnation:
+            began = arrived - (own + timings.held_us) / 1e6
             turns.append(Turn(commit.incarnation, began, began))
         turn = turns[-1]
         turn.heard = arrived
@@ -68,8 +70,11 @@ class Turns:
 
     def newest(self, now: float) -> Turn:
         """The turn that none has followed; one without steps where nothing was heard at all."""
-        turns = self._turns.get(self.last_heard) or [Turn(0, self._opened, self._opened)]
+        turns = self._turns.get(self.last_heard, [self._unheard()])
         return replace(turns[-1], silent_us=_between(turns[-1].heard, now))
+
+    def _unheard(self) -> Turn:
+        return Turn(self._first, self._opened, self._opened)
 
 
 def step_us(timings: StepTimings) -> int:

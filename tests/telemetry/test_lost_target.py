@@ -26,6 +26,33 @@ ANSWERS = 2
 
 
 @pytest.mark.asyncio
+async def test_a_target_that_was_lost_before_its_first_step_is_noted(tmp_path):
+    model = make_tiny_tokenizer(tmp_path / "tiny", 259)
+    made = tokenizer_identity(model)
+    known = identity(made.hash, made.vocab_size)
+    first = FakeVerify(known)
+    second = FakeVerify(known, [Round((11,), finish=FinishReason.STOP)])
+    address = f"unix:{tmp_path}/verify"
+    with collected("gateway") as exporter:
+        async with (
+            gateway(model, address, ready=False) as running,
+            AsyncClient(running.address) as client,
+        ):
+            async with worker(first, address):
+                await until(lambda: running.relay.ready)
+                answer = asyncio.create_task(client.generate("hello"))
+                await until(lambda: first.opened)
+            async with worker(second, address):
+                await answer
+    (span,) = exporter.get_finished_spans()
+    [silence] = [event for event in span.events if event.name == names.SILENCE]
+    assert silence.attributes[names.HEARD_INCARNATION] == first.opened[0].incarnation
+    assert silence.attributes[names.HEARD_STEPS] == 0
+    [opened] = [event for event in span.events if event.name == names.OPENED]
+    assert abs(silence.timestamp - opened.timestamp) < 10**8
+
+
+@pytest.mark.asyncio
 async def test_the_gateway_notes_what_it_heard_of_a_lost_target(tmp_path):
     model = make_tiny_tokenizer(tmp_path / "tiny", 259)
     made = tokenizer_identity(model)

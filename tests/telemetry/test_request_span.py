@@ -81,7 +81,7 @@ def test_the_largest_span_is_small():
         trace = RecordedTrace("0" * 32, current_tracing().tracer.start_span("long"))
         huge, now = 10**9, time.perf_counter()
         for choice in range(128):
-            trace.opened(plan(choice=choice, seed=2**63 - 1), "m" * 100)
+            trace.opened(plan(choice=choice, seed=2**63 - 1), "m" * 100, 2**31)
         for number in range(1000):
             # Each target is lost after a hundred steps.
             commit = Commit(huge, 2**31 + number // 100, 1, tuple(range(64)))
@@ -154,8 +154,8 @@ def test_choices_share_events():
         timings = StepTimings(held_us=10, forward_us=100)
         with trace.running(ASKED):
             for choice in range(100):
-                trace.opened(plan(choice), "tiny")
-            trace.opened(plan(), "tiny")  # of a second prompt
+                trace.opened(plan(choice), "tiny", 1)
+            trace.opened(plan(), "tiny", 1)  # of a second prompt
             for number in (1, 2):
                 commits = tuple(Commit(seq_id, 1, 1, (5, 6)) for seq_id in range(1, 102))
                 arrived = time.perf_counter()
@@ -177,7 +177,7 @@ def test_a_silence_says_what_was_heard_before_it():
         trace = RecordedTrace("0" * 32, current_tracing().tracer.start_span("lost"))
         timings = StepTimings(held_us=100_000, prepare_us=1000, forward_us=200_000, sample_us=9000)
         with trace.running(ASKED):
-            trace.opened(plan(), "tiny")
+            trace.opened(plan(), "tiny", 4)
             began = time.perf_counter()
             for incarnation, at in ((4, 1.0), (4, 2.0), (5, 12.31), (5, 13.0)):
                 commit = Commit(7, incarnation, 1, (5,))
@@ -206,7 +206,7 @@ def test_a_silence_at_the_end(error, seconds, told):
     with collected("gateway") as exporter:
         trace = RecordedTrace("0" * 32, current_tracing().tracer.start_span("lost"))
         with contextlib.suppress(Unavailable), trace.running(ASKED):
-            trace.opened(plan(), "tiny")
+            trace.opened(plan(), "tiny", 1)
             commit = Commit(7, 1, 1, (5,))
             step = StepResult(1, (commit,), StepTimings())
             trace.stepped(step, commit, time.perf_counter() - seconds)
