@@ -160,16 +160,23 @@ def _speeds(windows: Windows) -> dict[str, float]:
     """Medians over the windows; a ratio is that of two windows one after the other."""
     plain, traced = windows.plain, windows.traced
     pairs = zip(plain, traced, strict=True)
-    per_1000 = [1000 / window.tokens for window in plain]
-    gateway = (w.gateway_seconds * share for w, share in zip(plain, per_1000, strict=True))
-    verify = (w.verify_seconds * share for w, share in zip(plain, per_1000, strict=True))
     return {
         "tokens_per_s": _median(1, (w.tokens_per_second for w in plain)),
         "tokens_per_delta": _median(3, (w.tokens / max(w.deltas, 1) for w in plain)),
-        "gateway_cpu_s_per_1000_tokens": _median(4, gateway),
-        "verify_cpu_s_per_1000_tokens": _median(4, verify),
+        **_processor_time("", plain),
         "traced_tokens_per_s": _median(1, (w.tokens_per_second for w in traced)),
         "traced_ratio": _median(4, (t.tokens_per_second / p.tokens_per_second for p, t in pairs)),
+        **_processor_time("traced_", traced),
+    }
+
+
+def _processor_time(prefix: str, windows: Sequence[Window]) -> dict[str, float]:
+    """Seconds of the two processes that the tokens pass through."""
+    gateway = (1000 * w.gateway_seconds / w.tokens for w in windows)
+    verify = (1000 * w.verify_seconds / w.tokens for w in windows)
+    return {
+        f"{prefix}gateway_cpu_s_per_1000_tokens": _median(4, gateway),
+        f"{prefix}verify_cpu_s_per_1000_tokens": _median(4, verify),
     }
 
 
@@ -205,7 +212,9 @@ def _lines(door: str, found: Mapping[str, Any]) -> str:
         "{}: {tokens_per_s:.0f} tokens/s, {tokens_per_delta:.2f} to a delta; "
         "traced {traced_tokens_per_s:.0f} ({traced_ratio:.3f}x)\n"
         "  CPU per 1,000 tokens: gateway {gateway_cpu_s_per_1000_tokens:.3f} s, "
-        "verify {verify_cpu_s_per_1000_tokens:.3f} s\n"
+        "traced {traced_gateway_cpu_s_per_1000_tokens:.3f} s; "
+        "verify {verify_cpu_s_per_1000_tokens:.3f} s, "
+        "traced {traced_verify_cpu_s_per_1000_tokens:.3f} s\n"
     )
     tail = (
         "  {} of {full_steps} full steps: {median:.0f} us, off by {off_p50:.0f} (p50), "
