@@ -51,8 +51,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--schedule",
         choices=_SCHEDULES,
         default="auto",
-        help="when a step starts: serial is draft, then verify; auto waits for guesses no longer "
-        "than they pay; held waits whether it pays or not; free never waits",
+        help="when a step starts: serial is draft, then verify; held waits for guesses as long as "
+        "they pay; free never waits; auto finds out which of them, or none, brings the most",
     )
     add_fake_stack_flag(parser)
     add_log_level_flag(parser)
