@@ -72,11 +72,27 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
                 (f"perplexity in {dtype}, {report['tokens']} tokens", str(value))
                 for dtype, value in report["perplexity"].items()
             ]
+        case "policy":
+            return _policies(report)
         case _:
             return [
                 (f"{name}, {report['prompts'].split('.')[0]}", _speed(row))
                 for name, row in report["systems"].items()
             ]
+
+
+def _policies(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """One row per pair of models and number of requests, all schedules in it."""
+    rows: dict[str, list[str]] = {}
+    for speed in report["speeds"]:
+        case = speed["case"]
+        what = (
+            f"stand-ins: step {case['step_ms']} ms, draft {case['draft_ms']} ms, "
+            f"best guess right {case['acceptance']:.1%}, {speed['requests']} at once"
+        )
+        found = f"{speed['schedule']} {speed['speculating']:.0f} tokens/s ({speed['ratio']}x plain)"
+        rows.setdefault(what, []).append(found)
+    return [(what, ", ".join(found)) for what, found in rows.items()]
 
 
 def _speed(row: dict[str, float]) -> str:

@@ -66,3 +66,21 @@ def test_without_answers_there_is_no_sentence_about_them(tmp_path: Path) -> None
 
 def test_without_results_the_tables_say_so(tmp_path: Path) -> None:
     assert "Nothing was measured yet." in tables(tmp_path)
+
+
+def test_schedules_stand_beside_each_other(tmp_path: Path) -> None:
+    speeds = [
+        {
+            "case": {"step_ms": 17.5, "draft_ms": 0.3, "acceptance": 0.754},
+            "schedule": schedule,
+            "requests": requests,
+            "speculating": 100.4,
+            "ratio": 1.25,
+        }
+        for requests in (1, 8)
+        for schedule in ("auto", "free")
+    ]
+    report = compare(2, 10) | {"benchmark": "policy", "speeds": speeds}
+    written = tables(tmp_path, report)
+    assert written.count("auto 100 tokens/s (1.25x plain), free 100 tokens/s (1.25x plain)") == 2
+    assert "step 17.5 ms, draft 0.3 ms, best guess right 75.4%, 8 at once" in written
