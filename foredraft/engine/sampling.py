@@ -41,12 +41,11 @@ class SampledRow:
 def choose(logits: Tensor, rows: Sequence[SampledRow], eos: tuple[int, ...]) -> list[int]:
     """The target's token for every row of ``logits`` [rows, vocab]."""
     changed = [n for n, row in enumerate(rows) if not row.params.greedy or _adjusts(row)]
-    if not changed:
-        return lowest_argmax(logits).tolist()
-    scores = logits.clone()
+    all_changed = len(changed) == len(rows)
+    choices: list[int] = [0] * len(rows) if all_changed else lowest_argmax(logits).tolist()
     for n in changed:
-        scores[n] = perturbed_scores(logits[n], rows[n], eos)
-    return lowest_argmax(scores).tolist()
+        choices[n] = int(lowest_argmax(perturbed_scores(logits[n], rows[n], eos)))
+    return choices
 
 
 def lowest_argmax(scores: Tensor) -> Tensor:
