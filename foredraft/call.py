@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from foredraft import counts, params
+from foredraft import limits, params
 from foredraft.errors import Unsupported
 from foredraft.params import BIAS, RANGES, InvalidField, Range, Speculation
 from foredraft.request import (
@@ -66,7 +66,7 @@ def read_prompt(prompt: Any) -> Prompt:
     if isinstance(prompt, str):
         return TextPrompt(read_text("prompt", prompt))
     allowed = f"a text or {_TOKENS}"
-    return TokenPrompt(_tokens("prompt", prompt, allowed, counts.MAX_PROMPT_TOKENS))
+    return TokenPrompt(_tokens("prompt", prompt, allowed, limits.MAX_PROMPT_TOKENS))
 
 
 def read_text(name: str, value: Any) -> str:
@@ -111,7 +111,7 @@ def check_open(closed: bool) -> None:
 
 
 def _chat(messages: Any) -> ChatPrompt:
-    turns = _items("messages", messages, _MESSAGES, counts.MAX_MESSAGES, "messages")
+    turns = _items("messages", messages, _MESSAGES, limits.MAX_MESSAGES, "messages")
     return ChatPrompt(tuple(_message(turn) for turn in turns))
 
 
@@ -170,7 +170,7 @@ def _bias(name: str, value: Any) -> Mapping[int, float]:
     allowed = f"a dict from token ids, each {_TOKEN}, to biases, each {BIAS}"
     if not isinstance(value, Mapping):
         raise InvalidField(name, allowed)
-    counts.check_count(name, value, counts.MAX_LOGIT_BIASES, "entries")
+    limits.check_count(name, value, limits.MAX_LOGIT_BIASES, "entries")
     return MappingProxyType(
         {
             _read(_TOKEN, name, token, allowed): _read(BIAS, name, bias, allowed)
@@ -180,7 +180,7 @@ def _bias(name: str, value: Any) -> Mapping[int, float]:
 
 
 def _stop_ids(name: str, value: Any) -> tuple[int, ...]:
-    return _tokens(name, value, _TOKENS, counts.MAX_STOP_TOKEN_IDS)
+    return _tokens(name, value, _TOKENS, limits.MAX_STOP_TOKEN_IDS)
 
 
 def _tokens(name: str, value: Any, allowed: str, most: int) -> tuple[int, ...]:
@@ -196,13 +196,13 @@ def _items(name: str, value: Any, allowed: str, most: int, what: str) -> tuple[A
     """The items of something like a list; texts, bytes, mappings and sets are not."""
     if not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set):
         if isinstance(value, Sized):
-            counts.check_count(name, value, most, what)
+            limits.check_count(name, value, most, what)
         try:
             items = tuple(value)
         except TypeError:
             pass
         else:
-            counts.check_count(name, items, most, what)
+            limits.check_count(name, items, most, what)
             return items
     raise InvalidField(name, f"{allowed}; not {type(value).__name__}")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foredraft.counts import check_count
+from foredraft.limits import check_count
 from foredraft.params import InvalidField
 from gateway.intake import Intake
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foredraft.call import read_text
-from foredraft.counts import MAX_MESSAGES, check_count
+from foredraft.limits import MAX_MESSAGES, check_count
 from foredraft.params import RANGES, InvalidField, Unsupported
 from gateway.http.bounds import Bounds
 from gateway.http.fields import Fields, read_flag

@@ -15,14 +15,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
 from gateway.http.errors import api_error, encoding_unknown, malformed
+from gateway.stall import STALL_SECONDS
 
 logger = logging.getLogger(__name__)
 
 # From its start, or from an answer, to the end of the next request's headers. Clients and proxies
 # close a connection that rests after a minute at most: the door must not be the first to do so.
 IDLE_SECONDS = 75.0
-# A reader that takes nothing for so long is gone: it holds a file, and a request with its places.
-STALL_SECONDS = 60.0
 
 
 class Connection(web.RequestHandler):
@@ -49,6 +48,7 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()
+        self._peer = None
         super().connection_lost(exc)
 
     def handle_error(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foredraft.call import OPTION_NAMES, build_request, read_text
-from foredraft.counts import MAX_LOGIT_BIASES, check_count
+from foredraft.limits import MAX_LOGIT_BIASES, check_count
 from foredraft.params import InvalidField, Range
 from foredraft.request import GenerateRequest
 from gateway.http.fields import Fields, read_flag

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from foredraft.call import read_text
-from foredraft.counts import check_count
+from foredraft.limits import check_count
 from foredraft.params import InvalidField, Range, check_tokens
 from foredraft.request import ChatMessage, ChatPrompt, Prompt, TextPrompt
 from foredraft.wire.messages import ModelInfo

@@ -7,7 +7,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from foredraft.counts import (
+from foredraft.limits import (
     MAX_LOGIT_BIASES,
     MAX_MESSAGES,
     MAX_PROMPT_TOKENS,
