@@ -26,6 +26,9 @@ _MIN_SURVIVAL = 0.05
 # While the target verifies, the drafter goes on with what is likely enough to come next.
 _AHEAD_SURVIVAL = 0.01
 
+# A drafter that is silent for longer has failed; where steps need not be serial it is too slow.
+_SERIAL_HOLD_US, _SERIAL_TRIAL_HOLD_US = 2_000_000, 100_000
+
 _SCHEDULES = {
     Way.HELD: Schedule.HELD,
     Way.FREE: Schedule.FREE,
@@ -100,7 +103,7 @@ class Budgets:
         for worker, way in self._ways.items():
             budget = VerifyBudget(
                 max_nodes=0 if way is Way.PLAIN else self._config.max_nodes,
-                max_hold_us=self._config.max_hold_us,
+                max_hold_us=self._max_hold_us(way),
                 drafting=bool(self._drafters),
                 schedule=_SCHEDULES[way],
             )
@@ -110,6 +113,12 @@ class Budgets:
             draft_budget = self._needed(full)
             self._draft.send_budget(worker, draft_budget)
             self._meter.draft_decided(worker, draft_budget)
+
+    def _max_hold_us(self, way: Way) -> int:
+        if way is not Way.SERIAL:
+            return self._config.max_hold_us
+        chosen = self._config.schedule is Schedule.AUTO
+        return _SERIAL_TRIAL_HOLD_US if chosen else _SERIAL_HOLD_US
 
     def _needed(self, full: DraftBudget) -> DraftBudget:
         """A drafter serves all verify workers: it rests only where none wants guesses."""

@@ -7,13 +7,13 @@ one. So a wait is worth the chance of that, times the time of a step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from foredraft.params import Schedule
 from foredraft.wire.messages import VerifyBudget
 
 _RICH = 1.0  # tokens that a tree must promise to be verified without waiting for more
-_SERIAL_HOLD_US = 2_000_000.0  # a drafter that is silent for longer has failed
 _PATIENCE = 2  # holds in a row that may end in vain before waiting stops
 _CHANCE_MEMORY, _WAIT_MEMORY = 0.1, 0.2  # weights of the newest hold in the averages
 _TRIAL = 0.25  # share of a step that is waited when holds have not paid, to see whether they do
@@ -63,7 +63,7 @@ class HoldState:
             return 0.0
         match budget.schedule:
             case Schedule.SERIAL:
-                return 0.0 if self.in_vain >= _PATIENCE else _SERIAL_HOLD_US
+                worth = 0.0 if self.in_vain >= _PATIENCE else math.inf
             case Schedule.FREE:
                 worth = 0.0
             case Schedule.HELD | Schedule.AUTO:  # which schedule is best, gateways find out

@@ -61,7 +61,7 @@ def test_nothing_is_waited_for_without_a_drafter(budget: VerifyBudget) -> None:
 
 
 def test_serial_waits_until_two_holds_were_in_vain() -> None:
-    serial = replace(HELD, schedule=Schedule.SERIAL)
+    serial = replace(HELD, schedule=Schedule.SERIAL, max_hold_us=2_000_000)
     state = HoldState()
     for _ in range(2):
         assert state.limit_us(serial, STEP_US) >= 1e6

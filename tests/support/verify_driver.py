@@ -94,7 +94,7 @@ class VerifyDriver:
         self._opened: dict[int, OpenSequence] = {}
         self._guessers: dict[int, Guesser] = {}
         self.answers: dict[int, Answer] = {}
-        self.send(VerifyBudget(max_nodes, max_hold_us=0, drafting=True, schedule=Schedule.SERIAL))
+        self.send(VerifyBudget(max_nodes, 2_000_000, drafting=True, schedule=Schedule.SERIAL))
 
     def __enter__(self) -> VerifyDriver:
         self._thread.start()
