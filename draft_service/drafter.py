@@ -8,18 +8,18 @@ After the first complete answer for a root a sequence rests until its next commi
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import grpc
 
+from draft_service.agenda import Agenda
 from draft_service.answers import Answer, WorkClock, collect
 from draft_service.expansion import Frontier, choose_evaluations, frontier, grow
 from draft_service.sequence import DraftSequence, Key
+from draft_service.share import Share
 from foredraft.params import InvalidField, check_tokens
 from foredraft.policy.calibration import Calibration
-from foredraft.policy.node_share import node_share
 from foredraft.wire.codec.draft import Request
 from foredraft.wire.errors import code_number
 from foredraft.wire.messages import (
@@ -43,26 +43,6 @@ MIN_SURVIVAL = 0.1  # until a gateway sends a budget
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What one sequence may get before its answer is complete, and after; None: nothing then."""
-
-    answer: DraftBudget
-    ahead: DraftBudget | None
-
-    @property
-    def resting(self) -> bool:
-        """No guesses are wanted: commits are followed, and that is all."""
-        return self.answer.max_nodes_per_sequence == 0
-
-    @classmethod
-    def of(cls, budget: DraftBudget, nodes: int) -> _Share:
-        answer = replace(budget, max_nodes_per_sequence=nodes)
-        if budget.ahead_survival <= 0.0 or nodes == 0:
-            return cls(answer, None)
-        return cls(answer, replace(answer, min_survival=budget.ahead_survival))
-
-
 class Drafter:
     """The drafting core. ``model`` None: suffix guesses only."""
 
@@ -74,13 +54,9 @@ class Drafter:
         self._model = model
         self._calibration = Calibration()
         self._budgets: dict[int, DraftBudget] = {}  # by stream, as they were sent
-        self._shares: dict[int, _Share] = {}  # by stream, for each sequence that is open now
+        self._shares: dict[int, Share] = {}  # by stream, for each sequence that is open now
         self._sequences: dict[Key, DraftSequence] = {}
-        self._fresh: dict[Key, DraftSequence] = {}  # not grown since their last commit
-        self._working: dict[Key, Frontier] = {}  # frontiers for the model
-        self._ahead: dict[Key, Frontier] = {}  # the same, after a complete answer
-        self._lagging: dict[Key, DraftSequence] = {}  # to be prefilled in the background
-        self._due: dict[Key, DraftSequence] = {}  # have something to send
+        self._agenda = Agenda()
         self._chunk_next = False
         self._clock = WorkClock()
 
@@ -90,7 +66,7 @@ class Drafter:
     @property
     def busy(self) -> bool:
         """True while `draft` has something to do."""
-        return bool(self._fresh or self._working or self._ahead or self._lagging or self._due)
+        return self._agenda.busy
 
     def handle(self, stream: int, request: Request) -> list[Answer]:
         """Take in one message; what cannot be followed is answered per sequence."""
@@ -119,9 +95,9 @@ class Drafter:
 
     def draft(self) -> list[Answer]:
         """Do one piece of work: all suffix lookups that wait, or one pass of the model."""
-        if self._fresh:
+        if self._agenda.fresh:
             self._ask_suffixes()
-        elif self._model is not None and (self._working or self._ahead or self._lagging):
+        elif self._model is not None and self._agenda.wants_model:
             try:
                 self._run(self._model)
             except Exception:
@@ -149,7 +125,7 @@ class Drafter:
         except InvalidField as error:
             return _refusal(opened, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         sequence = DraftSequence(stream, opened, self._target, self._limits, self._calibration)
-        self._sequences[key] = self._fresh[key] = sequence
+        self._sequences[key] = self._agenda.fresh[key] = sequence
         self._shares.clear()
         return None
 
@@ -163,7 +139,7 @@ class Drafter:
         for key, sequence in self._sequences.items():
             if key[0] == stream:
                 sequence.answered = sequence.announced = False
-                self._fresh[key] = sequence
+                self._agenda.fresh[key] = sequence
 
     def _commit(self, stream: int, commit: Commit) -> SequenceError | None:
         sequence = self._find(stream, commit.seq_id, commit.incarnation)
@@ -188,13 +164,11 @@ class Drafter:
             moves = sequence.commit(new)
             if self._model is not None:
                 self._model.move(sequence, moves)
-            for index in (self._working, self._ahead, self._due):
-                index.pop(sequence.key, None)
-            self._fresh[sequence.key] = sequence
+            self._agenda.begin_anew(sequence)
         if commit.orphans:
             sequence.resend(commit.orphans)
             if sequence.has_unsent():
-                self._due[sequence.key] = sequence
+                self._agenda.due[sequence.key] = sequence
 
     def _find(self, stream: int, seq_id: int, incarnation: int) -> DraftSequence | None:
         sequence = self._sequences.get((stream, seq_id))
@@ -203,27 +177,25 @@ class Drafter:
         return sequence
 
     def _close(self, sequence: DraftSequence) -> None:
-        work = (self._fresh, self._working, self._ahead, self._lagging, self._due)
-        for index in (self._sequences, *work):
-            index.pop(sequence.key, None)
+        del self._sequences[sequence.key]
+        self._agenda.forget(sequence.key)
         self._shares.clear()
         if self._model is not None:
             self._model.release(sequence)
 
-    def _share(self, sequence: DraftSequence) -> _Share:
+    def _share(self, sequence: DraftSequence) -> Share:
         """The sequence's part of its stream's budget."""
         stream = sequence.key[0]
         share = self._shares.get(stream)
         if share is None:
             default = DraftBudget(self._limits.max_nodes, self._limits.max_depth, MIN_SURVIVAL)
             budget = self._budgets.get(stream, default)
-            nodes = node_share(budget.max_nodes_per_sequence, len(self._sequences))
-            share = self._shares[stream] = _Share.of(budget, nodes)
+            share = self._shares[stream] = Share.of(budget, len(self._sequences))
         return share
 
     def _ask_suffixes(self) -> None:
         started = perf_counter()
-        fresh, self._fresh = self._fresh, {}
+        fresh, self._agenda.fresh = self._agenda.fresh, {}
         for sequence in fresh.values():
             self._grow(sequence)
         self._clock.suffix += perf_counter() - started
@@ -231,10 +203,10 @@ class Drafter:
     def _run(self, model: ModelDrafter) -> None:
         """One pass over frontiers or one chunk of prefill, in turns; drafting ahead can wait."""
         started = perf_counter()
-        if self._lagging and (self._chunk_next or not self._working):
+        if self._agenda.lagging and (self._chunk_next or not self._agenda.working):
             self._catch_up(model)
         else:
-            self._extend(model, self._working or self._ahead)
+            self._extend(model, self._agenda.working or self._agenda.ahead)
         self._chunk_next = not self._chunk_next
         self._clock.model += perf_counter() - started
         self._clock.passes += 1
@@ -249,12 +221,12 @@ class Drafter:
 
     def _catch_up(self, model: ModelDrafter) -> None:
         """The sequence that waited longest gets a chunk and goes to the end of the line."""
-        key, sequence = next(iter(self._lagging.items()))
-        del self._lagging[key]
+        key, sequence = next(iter(self._agenda.lagging.items()))
+        del self._agenda.lagging[key]
         if model.can_follow(sequence) and model.prepare(sequence):
             model.catch_up(sequence)
             if model.lags(sequence):
-                self._lagging[key] = sequence
+                self._agenda.lagging[key] = sequence
 
     def _grow(self, sequence: DraftSequence) -> None:
         """Make nodes of what is known now; decide whether the model goes on with them.
@@ -272,11 +244,10 @@ class Drafter:
             sequence.answered = not working
         if sequence.answered and self._model is not None and share.ahead is not None:
             ahead = self._grow_above(sequence, share.ahead)
-        _note(self._working, sequence, working)
-        _note(self._ahead, sequence, ahead)
+        self._agenda.look(sequence.key, working, ahead)
         news = sequence.has_unsent() and _time_to_send(sequence.passes)
         if news or (sequence.answered and not sequence.announced):
-            self._due[sequence.key] = sequence
+            self._agenda.due[sequence.key] = sequence
 
     def _grow_above(self, sequence: DraftSequence, budget: DraftBudget) -> Frontier:
         grow(sequence, budget)
@@ -292,35 +263,26 @@ class Drafter:
         if not nodes or not model.prepare(sequence):
             return []
         if model.lags(sequence):
-            self._lagging[sequence.key] = sequence
+            self._agenda.lagging[sequence.key] = sequence
             return []
         return nodes
 
     def _drop_model(self, model: ModelDrafter) -> None:
         self._model = None
-        for key in self._working:
+        for key in self._agenda.working:
             self._sequences[key].answered = True
-            self._due[key] = self._sequences[key]
+            self._agenda.due[key] = self._sequences[key]
         for sequence in self._sequences.values():
             model.release(sequence)
-        self._working.clear()
-        self._ahead.clear()
-        self._lagging.clear()
+        self._agenda.drop_model()
 
     def _flush(self) -> list[Answer]:
         """One message per stream with all groups that are due."""
-        if not self._due:
+        if not self._agenda.due:
             return []
-        due, self._due = self._due, {}
+        due, self._agenda.due = self._agenda.due, {}
         timings, self._clock = self._clock.timings(), WorkClock()
         return collect(due.values(), timings)
-
-
-def _note(waiting: dict[Key, Frontier], sequence: DraftSequence, nodes: Frontier) -> None:
-    if nodes:
-        waiting[sequence.key] = nodes
-    else:
-        waiting.pop(sequence.key, None)
 
 
 def _time_to_send(passes: int) -> bool:
