@@ -1,12 +1,14 @@
-"""JSON of strangers: refused where a name stands twice, and never in the way of other requests.
+"""JSON that is never in the way of other requests; read, it is refused where a name stands twice.
 
-The library's quick decoder does not let go of the interpreter before it has come to the end, so it
-gets only texts that hold few values. Others are decoded step by step, beside the event loop.
+The library's quick decoder and encoder do not let go of the interpreter before they have come to
+the end, so they get few values only. Many are read and written step by step, beside the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from json import scanner
 from typing import Any, NoReturn
 
@@ -15,6 +17,7 @@ from gateway.http.errors import HttpFault
 # Prompts of half a million token ids, all in all.
 MAX_VALUES = 2**19
 _FEW_VALUES = 2**17
+_FEW_WRITTEN = 2**12
 
 
 def parse(raw: bytes) -> Any:
@@ -32,6 +35,13 @@ def parse(raw: bytes) -> Any:
     if count > _FEW_VALUES:
         decoder.scan_once = scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
     return decoder.decode(raw.decode())
+
+
+async def write(make: Callable[[], Any], values: int) -> str:
+    """The text of what ``make`` makes, which has about so many values."""
+    if values <= _FEW_WRITTEN:
+        return json.dumps(make())
+    return await asyncio.to_thread(lambda: "".join(json.JSONEncoder().iterencode(make())))
 
 
 def _count(raw: bytes) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +16,7 @@ from gateway.http.body import Bodies
 from gateway.http.chat_body import read_messages
 from gateway.http.fields import Fields, read_flag
 from gateway.http.generation import check_model
+from gateway.http.json_text import write
 from gateway.http.options import read_model
 from gateway.intake import Intake
 from gateway.plan import Planner
@@ -45,8 +44,7 @@ class Tokenize:
         model = self._intake.model()
         asked = await self._bodies.read(request, lambda fields: _read_asked(fields, model))
         tokens = await self._planner.encode(asked.prompt, model, special=asked.special)
-        # A text of the longest that is taken makes more tokens than the event loop has time for.
-        text = await asyncio.to_thread(self._listed, tokens, model, asked.texts)
+        text = await write(lambda: self._listed(tokens, model, asked.texts), len(tokens))
         return web.json_response(text=text)
 
     async def detokenize(self, request: web.Request) -> web.Response:
@@ -55,11 +53,10 @@ class Tokenize:
         tokens = await self._bodies.read(request, lambda fields: _read_tokens(fields, model))
         return web.json_response({"prompt": self._tokenizer.decode(tokens, special=True)})
 
-    def _listed(self, tokens: tuple[int, ...], model: ModelInfo, texts: bool) -> str:
+    def _listed(self, tokens: tuple[int, ...], model: ModelInfo, texts: bool) -> dict[str, Any]:
         strings = [self._token(token) for token in tokens] if texts else None
         body = {"count": len(tokens), "max_model_len": model.context_length, "tokens": tokens}
-        # Piece by piece, since the quick encoder does not let go of the interpreter.
-        return "".join(json.JSONEncoder().iterencode(body | {"token_strs": strings}))
+        return body | {"token_strs": strings}
 
     def _token(self, token: int) -> str:
         return self._tokenizer.token_bytes(token).decode("utf-8", "replace")

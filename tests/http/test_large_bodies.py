@@ -15,7 +15,7 @@ from support.raw_http import exchange, post
 
 from foredraft.wire.channel import MAX_REQUEST_BYTES
 from gateway.http import json_text
-from gateway.http.json_text import MAX_VALUES, parse
+from gateway.http.json_text import MAX_VALUES, parse, write
 from gateway.tokenizer import Tokenizer
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -139,6 +139,20 @@ async def test_the_longest_text_is_read_beside_the_others(model):
         await tokenizer.encode(150_000 * "a ")
         reading = time.perf_counter() - began
     assert lag.longest < reading / 2
+
+
+@pytest.mark.asyncio
+async def test_what_is_large_is_written_beside_the_others():
+    few, many = {"a": [1, 2.5, "é", None, True]}, [{"a": [1, 2.5, "é"]} for _ in range(100_000)]
+    assert await write(lambda: few, 5) == json.dumps(few)
+    gc.freeze()
+    began = time.perf_counter()
+    expected = json.dumps(many)
+    uninterrupted = time.perf_counter() - began
+    async with measured() as lag:
+        assert await write(lambda: many, 300_000) == expected
+    gc.unfreeze()
+    assert lag.longest < uninterrupted
 
 
 @pytest.mark.parametrize("copies", [1, 30_000])
