@@ -10,6 +10,7 @@ from typing import Any
 
 from foredraft.params import FinishReason
 from foredraft.results import Delta
+from gateway.http.json_text import write
 from gateway.http.news import News, all_news
 from gateway.http.options import Asked
 from gateway.request import Request
@@ -33,7 +34,7 @@ class Answer(ABC):
         self._delivered = 0
         self._ended: set[int] = set()
 
-    async def whole(self) -> Json:
+    async def whole(self) -> str:
         """The body of a response that is not streamed."""
         deltas: list[list[Delta]] = [[] for _ in self._requests]
         finishes: dict[int, FinishReason] = {}
@@ -43,6 +44,11 @@ class Answer(ABC):
                 deltas[news.index].append(news.delta)
                 if news.finish is not None:
                     finishes[news.index] = news.finish
+        shown = self._asked.requests[0].options.logprobs
+        values = 0 if shown is None else self._delivered * (1 + shown)
+        return await write(lambda: self._body(deltas, finishes), values)
+
+    def _body(self, deltas: list[list[Delta]], finishes: dict[int, FinishReason]) -> Json:
         choices = [
             self._choice(index, _sum(parts)) | self._ending(index, finishes[index])
             for index, parts in enumerate(deltas)

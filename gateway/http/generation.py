@@ -52,7 +52,7 @@ class Generation:
             answer: Answer = make(asked, requests, model_id, self._tokenizer)
             if asked.streaming.on:
                 return await send_events(request, answer.events())
-            return web.json_response(await answer.whole())
+            return web.json_response(text=await answer.whole())
 
 
 def check_model(name: str, served: ModelInfo) -> str:

@@ -14,6 +14,7 @@ from support.loop_lag import measured
 from support.raw_http import exchange, post
 
 from foredraft.wire.channel import MAX_REQUEST_BYTES
+from foredraft.wire.messages import TokenLogprobs
 from gateway.http import json_text
 from gateway.http.json_text import MAX_VALUES, parse, write
 from gateway.tokenizer import Tokenizer
@@ -153,6 +154,31 @@ async def test_what_is_large_is_written_beside_the_others():
         assert await write(lambda: many, 300_000) == expected
     gc.unfreeze()
     assert lag.longest < uninterrupted
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", [COMPLETION, CHAT])
+async def test_others_are_answered_while_a_large_answer_is_written(model, words, path):
+    """Its own text, written in one go, is the measure."""
+    best = tuple(range(100, 120))
+    logprobs = (TokenLogprobs(-1.0, best, (-2.0,) * len(best)),) * 40
+    rounds = [words.end(40 * "a", logprobs=logprobs)]
+    body = {"prompt": "a", "logprobs": 20}
+    if path == CHAT:
+        body = {"messages": [TURN], "logprobs": True, "top_logprobs": 20}
+    async with door(model, rounds, max_sequences=32) as at:
+        sent = post(path, json.dumps(body | {"n": 128, "max_tokens": 100}).encode())
+        gc.freeze()
+        async with measured() as lag:
+            reply = await exchange(at.gateway.http.address, sent)
+        gc.unfreeze()
+    assert reply.status == 200
+    whole = json.loads(reply.body)
+    began = time.perf_counter()
+    for _ in range(3):
+        json.dumps(whole)
+    assert lag.longest < time.perf_counter() - began
+    assert len(whole["choices"]) == 128
 
 
 @pytest.mark.parametrize("copies", [1, 30_000])
