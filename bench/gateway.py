@@ -29,13 +29,13 @@ from bench.readers import DOORS, GRPC, Load, reading
 from bench.report import check_output, write_report
 from bench.tiny_directory import make_tiny_directory
 from bench.values import names_of
+from foredraft.cli.fake import fake_target
 from foredraft.cli.options import positive_int
 from foredraft.config import FakeEngine, StackConfig
 from foredraft.params import Speculation
 from foredraft.supervisor.stack import Stack, running_stack
 from foredraft.telemetry import names
 
-_STEP_MS = 2.5
 _DRAFT = FakeEngine(0.3, 0.754)  # a stand-in has both models; this one is never asked
 _SETTLE_SECONDS = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
     check_output(args.json)
     doors = asyncio.run(_measure(args))
     content: dict[str, Any] = {
-        "step_ms": _STEP_MS,
+        "step_ms": args.target.step_ms,
         "clients": args.clients,
         "tokens": args.tokens,
         "seconds": args.seconds,
@@ -93,8 +93,8 @@ async def _measure(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         model = make_tiny_directory(Path(directory) / "stand-in", context=2 * args.tokens)
         spans = Path(directory) / "traces.jsonl"
         async with (
-            running_stack(_config(model)) as plain,
-            running_stack(_config(model, trace_file=spans)) as traced,
+            running_stack(_config(model, args.target)) as plain,
+            running_stack(_config(model, args.target, spans)) as traced,
         ):
             await asyncio.gather(plain.ready(), traced.ready())
             measured = {door: await _windows(plain, traced, door, args) for door in args.doors}
@@ -238,14 +238,14 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def _config(model: Path, trace_file: Path | None = None) -> StackConfig:
+def _config(model: Path, target: FakeEngine, trace_file: Path | None = None) -> StackConfig:
     return StackConfig(
         grpc_host="127.0.0.1",
         grpc_port=0,
         http_port=0,
         model=model,
         speculation=Speculation.OFF,
-        fake_target=FakeEngine(_STEP_MS),
+        fake_target=target,
         fake_draft=_DRAFT,
         log_level="error",
         trace_file=trace_file,
@@ -259,6 +259,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--doors", type=names_of(DOORS), default=DOORS, help=", ".join(DOORS))
+    parser.add_argument(
+        "--target",
+        metavar="STEP_MS",
+        type=fake_target,
+        default=FakeEngine(2.5),
+        help="milliseconds of the target's pass",
+    )
     parser.add_argument("--clients", type=positive_int, default=32)
     parser.add_argument("--tokens", type=positive_int, default=1024, help="of the longest answers")
     parser.add_argument("--seconds", type=positive_int, default=2, help="of every window")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ def span_record(span: ReadableSpan, role: str) -> dict[str, Any]:
     return record
 
 
+@lru_cache(maxsize=1024)  # a step is linked to the same requests as the one before
 def _ids(context: SpanContext | None) -> dict[str, str]:
+    """To be read only."""
     if context is None:
         return {"trace_id": "", "span_id": ""}
     return {

@@ -101,6 +101,6 @@ async def test_a_question_that_is_refused_is_forgotten(model: Path) -> None:
     async with chat(model) as (process, verify):
         assert process.stdin is not None and process.stderr is not None
         process.stdin.write(b"a" * 500 + b"\n")
-        assert b"foredraft: prompt must be at most 255 tokens" in await process.stderr.readline()
+        assert b"foredraft: messages must be at most 255 tokens" in await process.stderr.readline()
         await say(process, verify, "hi")
         assert verify.opened[-1].prompt == words.ids("user: hi</s>assistant: ")

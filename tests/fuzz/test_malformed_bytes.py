@@ -101,6 +101,7 @@ async def test_the_verify_service(tmp_path: Path, model: Path) -> None:
     check(answers, {"INVALID_ARGUMENT"})
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_draft_service(tmp_path: Path, model: Path) -> None:
     async with doors.draft_door(tmp_path, model) as door:

@@ -41,6 +41,7 @@ async def test_nothing_that_is_malformed_is_logged_or_sent_back(model, caplog):
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_body_that_nobody_reads_any_more_is_not_logged(model, caplog):
     """The refusal is out when the rest of the body turns out to be malformed."""
