@@ -62,15 +62,16 @@ def span_record(span: ReadableSpan, role: str) -> dict[str, Any]:
     return record
 
 
-@lru_cache(maxsize=1024)  # a step is linked to the same requests as the one before
 def _ids(context: SpanContext | None) -> dict[str, str]:
-    """To be read only."""
     if context is None:
         return {"trace_id": "", "span_id": ""}
-    return {
-        "trace_id": format_trace_id(context.trace_id),
-        "span_id": format_span_id(context.span_id),
-    }
+    return _formatted(context.trace_id, context.span_id)
+
+
+@lru_cache(maxsize=1024)  # a step is linked to the same requests as the one before
+def _formatted(trace_id: int, span_id: int) -> dict[str, str]:
+    """To be read only."""
+    return {"trace_id": format_trace_id(trace_id), "span_id": format_span_id(span_id)}
 
 
 def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
