@@ -74,11 +74,28 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             ]
         case "policy":
             return _policies(report)
+        case "gateway":
+            return [(_load(report, door), _carried(row)) for door, row in report["doors"].items()]
         case _:
             return [
                 (f"{name}, {report['prompts'].split('.')[0]}", _speed(row))
                 for name, row in report["systems"].items()
             ]
+
+
+def _load(report: dict[str, Any], door: str) -> str:
+    return (
+        f"one gateway, {door}, {report['clients']} streaming clients, "
+        f"steps of {report['step_ms']} ms without guesses"
+    )
+
+
+def _carried(row: dict[str, Any]) -> str:
+    found = f"{row['tokens_per_s']:.0f} tokens/s, traced {row['traced_ratio']:.3f}x"
+    if not row["forward_us"]:
+        return found
+    off = row["forward_us"]
+    return f"{found}; passes off by {off['off_p50']:.0f} us (p50), {off['off_p99']:.0f} us (p99)"
 
 
 def _policies(report: dict[str, Any]) -> list[tuple[str, str]]:

@@ -84,3 +84,19 @@ def test_schedules_stand_beside_each_other(tmp_path: Path) -> None:
     written = tables(tmp_path, report)
     assert written.count("auto 100 tokens/s (1.25x plain), free 100 tokens/s (1.25x plain)") == 2
     assert "step 17.5 ms, draft 0.3 ms, best guess right 75.4%, 8 at once" in written
+
+
+def test_what_a_gateway_carries(tmp_path: Path) -> None:
+    off = {"median": 2600.0, "off_p50": 30.4, "off_p99": 210.6}
+    row = {"tokens_per_s": 4321.2, "traced_ratio": 0.9812, "forward_us": off}
+    doors = {"grpc": row, "http": row | {"forward_us": {}}}
+    report = compare(2, 10) | {
+        "benchmark": "gateway",
+        "doors": doors,
+        "clients": 32,
+        "step_ms": 2.5,
+    }
+    written = tables(tmp_path, report)
+    assert "one gateway, grpc, 32 streaming clients, steps of 2.5 ms without guesses" in written
+    assert "| 4321 tokens/s, traced 0.981x; passes off by 30 us (p50), 211 us (p99) |" in written
+    assert "| 4321 tokens/s, traced 0.981x |" in written
