@@ -56,6 +56,7 @@ def test_the_stack_answers_and_a_signal_ends_it(up: subprocess.Popen[str]) -> No
     assert not any(running(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_both_doors(tiny_model: Path) -> None:
     command = [*FOREDRAFT, "up", "--grpc-port", "0", "--http-port", "0", "--model", str(tiny_model)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -81,6 +82,7 @@ def test_a_signal_before_ready_ends_it_too(up: subprocess.Popen[str]) -> None:
     assert not any(running(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_supervisor_that_was_killed(up: subprocess.Popen[str]) -> None:
     pids = [int(pid) for pid in read_match(up, PIDS).groups()]
     read_match(up, READY)

@@ -94,6 +94,7 @@ async def containers(directory: Path, model: Path) -> AsyncIterator[Containers]:
         running.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_stack_starts_answers_recovers_and_stops(tmp_path: Path) -> None:
     model = make_tiny_llama(tmp_path / "model")

@@ -75,7 +75,6 @@ def ids(results: Sequence[Result]) -> list[list[int]]:
 @pytest.mark.parametrize("dtype", ["auto", pytest.param("float32", marks=pytest.mark.slow)])
 async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> None:
     target = make_tiny_llama(tmp_path / "target", seed=1)
-    stranger = make_tiny_llama(tmp_path / "stranger", seed=2, layers=1, hidden=32)
     async with stack(target, target, dtype) as (running, client):
         plain = await one_by_one(client, "off")
         assert all(len(result.token_ids) == MAX_TOKENS for result in plain)
@@ -92,8 +91,16 @@ async def test_ids_do_not_depend_on_speculation(tmp_path: Path, dtype: str) -> N
         await wait_for_drafting(client)
         assert ids(await together(client, "auto")) == ids(plain)
 
-    async with stack(target, stranger, dtype) as (_, client):
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_ids_do_not_depend_on_the_draft(tmp_path: Path) -> None:
+    target = make_tiny_llama(tmp_path / "target", seed=1)
+    stranger = make_tiny_llama(tmp_path / "stranger", seed=2, layers=1, hidden=32)
+    async with stack(target, stranger, "auto") as (_, client):
+        plain = await one_by_one(client, "off")
         await wait_for_drafting(client)
+        assert ids(await one_by_one(client, "model")) == ids(plain)
         assert ids(await together(client, "auto")) == ids(plain)
 
 

@@ -93,6 +93,7 @@ def check(answers: Answers, refusals: set[str]) -> None:
     assert not [text for text in answers.texts if "incident" in text or "<class" in text]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_verify_service(tmp_path: Path, model: Path) -> None:
     async with doors.verify_door(tmp_path, model) as door:

@@ -76,6 +76,7 @@ async def test_what_is_too_large_is_not_decoded(model, monkeypatch, body, limit)
     assert str(limit) in reply.error()["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_others_are_answered_while_a_large_body_is_read(model, words):
     """How long is too long is told by the quick decoder, which nothing interrupts."""
@@ -127,6 +128,7 @@ async def test_others_have_their_turns_among_many_choices(model, words, monkeypa
     assert max(Counter(turns["start"]).values()) <= 8
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_longest_text_is_read_beside_the_others(model):
     """Its ids are as if it had been read in one go."""
@@ -142,6 +144,7 @@ async def test_the_longest_text_is_read_beside_the_others(model):
     assert lag.longest < reading / 2
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_what_is_large_is_written_beside_the_others():
     few, many = {"a": [1, 2.5, "é", None, True]}, [{"a": [1, 2.5, "é"]} for _ in range(100_000)]
@@ -156,6 +159,7 @@ async def test_what_is_large_is_written_beside_the_others():
     assert lag.longest < uninterrupted
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("path", [COMPLETION, CHAT])
 async def test_others_are_answered_while_a_large_answer_is_written(model, words, path):

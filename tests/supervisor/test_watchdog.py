@@ -56,6 +56,7 @@ async def healthy(address: str) -> AsyncIterator[Health]:
     await server.stop(0)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_stopped_process_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

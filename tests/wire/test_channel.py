@@ -55,6 +55,7 @@ async def test_a_stopped_peer_is_noticed():
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_silent_stream_lives_on():
     """A server with default options ends it after three pings without data."""
