@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foredraft.policy.balance import Balance, Way, Window
+from foredraft.policy.promise import Promises
 
 # After a change, for as long as both last: what is in flight was made the old way.
 _SETTLING_STEPS, _SETTLING_MS = 6, 100.0
@@ -16,9 +17,10 @@ _MOST_LOST = 12.0  # tokens of each sequence that the best way would be ahead by
 class _Sums:
     """A window that has not ended; ``bound_ms``: the target's passes alone."""
 
+    settling_ms: float = 0.0
     steps: int = 0
     tokens: int = 0
-    tokens_each: float = 0.0
+    tokens_each: float = 0.0  # as promised and usually kept
     milliseconds: float = 0.0
     bound_ms: float = 0.0
 
@@ -33,27 +35,39 @@ class Balancer:
         self._balances: dict[int, Balance] = {}
         self._size = 0
         self._sums = _Sums()
+        self._promises = Promises()
         self._settling_steps, self._settling_ms = 0, 0.0
         self.way = Way.HELD
 
     def stepped(
-        self, sequences: int, speculating: int, tokens: int, period_ms: float, pass_ms: float
+        self,
+        sequences: int,
+        speculating: int,
+        tokens: int,
+        promised: float,
+        period_ms: float,
+        pass_ms: float,
     ) -> Way:
         """After a step; returns the way for the next ones.
 
         Args:
             speculating: so many of its ``sequences`` may speculate; they got ``tokens``.
+            promised: tokens beyond one for each that its guesses were thought to bring.
             period_ms: since the end of the step before; 0 if that is not known.
             pass_ms: what the target's pass took.
         """
         if not speculating:
             return self.way
         self._look_at(sequences)
+        self._promises = self._promises.after(promised, tokens - speculating)
         if self._settling_steps > 0 and self._settling_ms > 0.0:
             self._settling_steps -= 1
             self._settling_ms -= period_ms
+            self._sums.settling_ms += period_ms
         elif period_ms > 0.0:
-            self._add(speculating, tokens, period_ms, pass_ms)
+            self._sums.tokens += tokens
+            tokens_each = 1.0 + self._promises.kept * promised / speculating
+            self._add(tokens_each, period_ms, pass_ms)
         return self.way
 
     def _look_at(self, sequences: int) -> None:
@@ -65,11 +79,10 @@ class Balancer:
         self._sums = _Sums()
         self._go(self._balances.setdefault(size, Balance(self.way)).way)
 
-    def _add(self, speculating: int, tokens: int, period_ms: float, pass_ms: float) -> None:
+    def _add(self, tokens_each: float, period_ms: float, pass_ms: float) -> None:
         sums = self._sums
         sums.steps += 1
-        sums.tokens += tokens
-        sums.tokens_each += tokens / speculating
+        sums.tokens_each += tokens_each
         sums.milliseconds += period_ms
         sums.bound_ms += pass_ms
         balance = self._balances[self._size]
@@ -80,7 +93,7 @@ class Balancer:
         )
         if enough or balance.best_rate * sums.milliseconds - sums.tokens_each > _MOST_LOST:
             bound = sums.steps / max(sums.bound_ms, 1e-3)
-            window = Window(self.way, sums.tokens_each, sums.milliseconds, bound)
+            window = Window(self.way, sums.tokens_each, sums.milliseconds, bound, sums.settling_ms)
             self._balances[self._size] = balance = balance.after(window)
             self._sums = _Sums()
             self._go(balance.way)

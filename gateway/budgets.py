@@ -11,7 +11,7 @@ from foredraft.policy.balance import Way
 from foredraft.wire.messages import (
     Commit,
     DraftBudget,
-    StepTimings,
+    StepResult,
     VerifyBudget,
     WorkerIdentity,
 )
@@ -81,7 +81,7 @@ class Budgets:
         self._tell_all()
 
     def stepped(
-        self, worker: int, timings: StepTimings, committed: Sequence[tuple[Request, Commit]]
+        self, worker: int, step: StepResult, committed: Sequence[tuple[Request, Commit]]
     ) -> None:
         """A worker has made a step; what it brought may change how the next ones are run."""
         balancer = self._balancers.get(worker)
@@ -92,8 +92,9 @@ class Budgets:
             sequences=len(committed),
             speculating=len(speculating),
             tokens=sum(len(commit.tokens) for commit in speculating),
-            period_ms=timings.period_us / 1000,
-            pass_ms=timings.forward_us / 1000,
+            promised=step.promised,
+            period_ms=step.timings.period_us / 1000,
+            pass_ms=step.timings.forward_us / 1000,
         )
         if way is not self._ways[worker]:
             self._ways[worker] = way

@@ -149,7 +149,7 @@ class Relay:
         ]
         # First of all: the drafters work on while texts are made here.
         self._draft.follow((r, c) for r, c in committed if c.finish is None)
-        self._budgets.stepped(worker, step.timings, committed)
+        self._budgets.stepped(worker, step, committed)
         for request, commit in committed:
             self._deliver(request, commit)
             request.trace.stepped(step, commit, arrived)

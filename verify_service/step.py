@@ -30,6 +30,7 @@ class TreeRows:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     paths: tuple[tuple[int, ...], ...]  # rows from the root down to the row, itself included
+    promised: float = 0.0  # tokens that the nodes are thought to bring
 
     def engine_rows(self) -> SequenceRows:
         fed = self.sequence.fed
@@ -78,13 +79,15 @@ def tree_rows(sequence: VerifySequence, nodes: Iterable[Node]) -> TreeRows:
     tokens, parents = [sequence.tokens[-1]], [0]
     paths: list[tuple[int, ...]] = [(0,)]
     rows = {sequence.tree.root_id: 0}
+    promised = 0.0
     for node in nodes:
         parent, row = rows[node.parent_id], len(tokens)
         rows[node.id] = row
         tokens.append(node.token)
         parents.append(parent)
         paths.append((*paths[parent], row))
-    return TreeRows(sequence, tuple(tokens), tuple(parents), tuple(paths))
+        promised += node.survival
+    return TreeRows(sequence, tuple(tokens), tuple(parents), tuple(paths), promised)
 
 
 def run(runner: Runner, trees: Sequence[TreeRows]) -> tuple[list[Outcome], StepTimings]:

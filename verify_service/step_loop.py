@@ -146,7 +146,8 @@ class StepLoop:
             mine = [outcome for outcome in outcomes if outcome.sequence.stream == stream]
             commits = tuple(outcome.commit for outcome in mine if outcome.commit is not None)
             free = self._scheduler.reservations.free_blocks
-            self._publish(stream, StepResult(self._steps, commits, timings, free))
+            promised = sum(tree.promised for tree in trees if tree.sequence.stream == stream)
+            self._publish(stream, StepResult(self._steps, commits, timings, free, promised))
             self._refuse(stream, (o.error for o in mine if o.error is not None))
         if self._trace is not None:
             self._trace.stepped(started, self._describe(timings, outcomes, held, budget, rows))

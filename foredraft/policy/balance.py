@@ -31,15 +31,17 @@ class Way(Enum):
 class Window:
     """Some steps in a row, run one way.
 
-    tokens: what one sequence got.
+    tokens: what one sequence got, or can be said to have got (`promise.py`).
     bound: tokens per millisecond of one sequence that plain decoding cannot exceed, because the
         target's passes alone took that long.
+    settling_ms: the time before it, in which steps were neither run this way nor another.
     """
 
     way: Way
     tokens: float
     milliseconds: float
     bound: float
+    settling_ms: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -81,7 +83,9 @@ class Balance:
         }
         records[window.way] = Record(rate)
         best = _best(records, self.way)
-        lost_ms = window.milliseconds - window.tokens / records[best].rate
+        lost_ms = (window.settling_ms + window.milliseconds) * (
+            1 - window.rate / records[best].rate
+        )
         # The best way gets a rest, too: it counts from when another one takes its place.
         rest_ms = max(lost_ms / _TRIAL_SHARE, _LEAST_REST * window.milliseconds)
         records[window.way] = Record(rate, rest_ms)

@@ -158,10 +158,13 @@ class StepTimings:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
+    """``promised``: tokens beyond one per sequence that its nodes were thought to bring."""
+
     step: int
     commits: tuple[Commit, ...]
     timings: StepTimings = field(default_factory=StepTimings)
     free_blocks: int = 0
+    promised: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 
 from foredraft.policy.balance import Way
 from gateway.balancer import Balancer
 
 TOKENS_PER_STEP = {Way.HELD: 2.0, Way.FREE: 3.0, Way.SERIAL: 4.0, Way.PLAIN: 1.0}
+TRIALS = 12  # of two other ways, each after a rest of at least twenty windows
 PERIOD_MS = {Way.HELD: 20.0, Way.FREE: 20.0, Way.SERIAL: 50.0, Way.PLAIN: 20.0}
 
 
@@ -17,7 +21,9 @@ def run(balancer: Balancer, steps: int, sequences: int = 8, speculating: int = 8
     for _ in range(steps):
         way = ways[-2]
         tokens = round(TOKENS_PER_STEP[way] * speculating)
-        ways.append(balancer.stepped(sequences, speculating, tokens, PERIOD_MS[way], 19.0))
+        promised = tokens - speculating
+        way = balancer.stepped(sequences, speculating, tokens, promised, PERIOD_MS[way], 19.0)
+        ways.append(way)
     return ways[2:]
 
 
@@ -32,7 +38,7 @@ def test_settles_on_what_brings_the_most() -> None:
 @pytest.mark.parametrize("period_ms, speculating", [(0.0, 8), (20.0, 0)])
 def test_steps_that_say_nothing_do_not_count(period_ms: float, speculating: int) -> None:
     balancer = Balancer()
-    ways = {balancer.stepped(8, speculating, speculating, period_ms, 19.0) for _ in range(500)}
+    ways = {balancer.stepped(8, speculating, speculating, 0, period_ms, 19.0) for _ in range(500)}
     assert ways == {Way.HELD}
 
 
@@ -41,17 +47,39 @@ def test_each_size_of_batch_has_its_own_balance() -> None:
     run(balancer, 800)
     assert balancer.way is Way.FREE
     for _ in range(2000):  # alone: guesses bring nothing
-        balancer.stepped(1, 1, 1, 25.0 if balancer.way is not Way.PLAIN else 20.0, 19.0)
+        balancer.stepped(1, 1, 1, 0, 25.0 if balancer.way is not Way.PLAIN else 20.0, 19.0)
     assert balancer.way is Way.PLAIN
-    assert balancer.stepped(8, 8, 24, 20.0, 19.0) is Way.FREE
+    assert balancer.stepped(8, 8, 24, 16, 20.0, 19.0) is Way.FREE
 
 
 def test_a_way_that_loses_much_is_left_before_its_window_ends() -> None:
     balancer = Balancer()
     while balancer.way is not Way.SERIAL:
-        balancer.stepped(1, 1, 2, 10.0, 9.0)
+        balancer.stepped(1, 1, 2, 1, 10.0, 9.0)
     steps = 0
     while balancer.way is Way.SERIAL:
-        balancer.stepped(1, 1, 5, 600.0, 9.0)
+        balancer.stepped(1, 1, 5, 4, 600.0, 9.0)
         steps += 1
     assert steps <= 3
+
+
+def test_luck_of_guesses_moves_nothing() -> None:
+    """The same promises and times everywhere: what came of them is chance, not the way's merit."""
+    rng = random.Random(5)
+    balancer = Balancer()
+    ways = []
+    for _ in range(6000):
+        speculates = balancer.way is not Way.PLAIN
+        tokens = 1 + 4 * (rng.random() < 0.5) if speculates else 1
+        way = balancer.stepped(1, 1, tokens, 2.0 * speculates, 10.0, 9.0)
+        ways.append(way)
+    changes = sum(before is not after for before, after in pairwise(ways[1000:]))
+    assert changes <= 2 * TRIALS
+
+
+def test_promises_that_are_not_kept_count_for_less() -> None:
+    balancer = Balancer()
+    for _ in range(4000):
+        speculates = balancer.way is not Way.PLAIN
+        balancer.stepped(1, 1, 1, 2.0 * speculates, 12.0 if speculates else 10.0, 9.5)
+    assert balancer.way is Way.PLAIN

@@ -131,8 +131,9 @@ STEP = st.builds(
     m.StepResult,
     step=U64,
     commits=commit_lists(whole=True),
-    timings=st.builds(m.StepTimings, U32, U32, U32, U32, U32, U32),
+    timings=st.builds(m.StepTimings, U32, U32, U32, U32, U32, U32, U32),
     free_blocks=U32,
+    promised=number(0.0, 64.0),
 )
 VERIFY_BUDGET = st.builds(m.VerifyBudget, U32, U32, st.booleans(), st.sampled_from(m.Schedule))
 DRAFT_BUDGET = st.builds(m.DraftBudget, U32, U32, number(0.0, 1.0))

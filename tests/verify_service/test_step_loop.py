@@ -101,6 +101,16 @@ def test_a_step_tells_how_long_it_would_have_been_held(runner: ModelRunner) -> N
                 assert isinstance(step, StepResult) and step.timings.hold_limit_us == limit_us
 
 
+def test_a_step_tells_what_its_guesses_promised(runner: ModelRunner) -> None:
+    confidence = 0.9  # that the driver's guesses have
+    with VerifyDriver(runner) as driver:
+        driver.open(0, PROMPT, lambda _: [(5, 6)], max_tokens=9, ignore_eos=True)
+        step = driver.step()
+        driver.finish()
+    assert isinstance(step, StepResult) and step.commits[0].verified == 2
+    assert step.promised == pytest.approx(confidence + confidence**2)
+
+
 @pytest.mark.parametrize("depth", [1, 8])
 def test_context_limit_of_the_target(runner: ModelRunner, depth: int) -> None:
     """Room for six tokens, guesses that look past the end."""

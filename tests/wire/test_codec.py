@@ -176,6 +176,14 @@ def test_step_with_an_unknown_finish_reason():
         verify.decode_response(wire)
 
 
+@pytest.mark.parametrize("promised", [-0.5, float("nan"), float("inf")])
+def test_a_step_promises_a_number_of_tokens(promised):
+    wire = verify.encode_response(StepResult(1, (Commit(1, 1, 4, (5, 6)),)))
+    wire.step.promised = promised
+    with pytest.raises(BadMessage, match="promised"):
+        verify.decode_response(wire)
+
+
 def test_log_probabilities_must_fit_the_tokens():
     wire = verify.encode_response(StepResult(1, (Commit(1, 1, 4, (5, 6)),)))
     wire.step.logprobs.add(seq_id=1, chosen=-0.5)

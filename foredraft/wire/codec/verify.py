@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
+from math import inf
 
 from foredraft.params import Schedule
 from foredraft.v1 import verify_pb2 as pb
@@ -145,6 +146,7 @@ def _encode_step(result: StepResult) -> pb.StepResult:
             period_us=timings.period_us,
         ),
         free_blocks=result.free_blocks,
+        promised=result.promised,
         cached_counts=[commit.cached for commit in commits],
     )
 
@@ -217,7 +219,14 @@ def _decode_step(wire: pb.StepResult) -> StepResult:
             timings.period_us,
         ),
         free_blocks=wire.free_blocks,
+        promised=_promised(wire.promised),
     )
+
+
+def _promised(tokens: float) -> float:
+    if not 0.0 <= tokens < inf:
+        raise BadMessage("promised", "a finite number of tokens")
+    return tokens
 
 
 def _check_columns(wire: pb.StepResult) -> None:
