@@ -177,6 +177,11 @@ class SamplingParams:
             or self.frequency_penalty != 0.0
         )
 
+    @property
+    def plain(self) -> bool:
+        """True if the best token of the logits is always the one to choose."""
+        return self.greedy and not (self.penalized or self.logit_bias or self.min_tokens)
+
     def ends(self, eos: Iterable[int]) -> frozenset[int]:
         """Ids that end the text; ``eos`` are those of the model."""
         return frozenset(self.stop_token_ids) | frozenset(() if self.ignore_eos else eos)

@@ -6,10 +6,10 @@ definition (coupled sampling); a guess only says whether the row below it is alr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from foredraft.params import FinishReason, SamplingParams
+from foredraft.params import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,13 @@ def accept(tokens: Sequence[int], parents: Sequence[int], choices: Sequence[int]
     return Accepted(tuple(rows), tuple(choices[row] for row in rows))
 
 
-def apply_stops(
-    tokens: Sequence[int], generated: int, room: int, params: SamplingParams, eos: Sequence[int]
-) -> Ending:
+def apply_stops(tokens: Sequence[int], budget: int, stops: Collection[int]) -> Ending:
     """Cut a commit at the first thing that ends it, token by token.
 
     Args:
-        generated: tokens delivered before this commit.
-        room: tokens that still fit the context.
-
-    Returns:
-        EOS and stop ids end the sequence and are not delivered.
+        budget: tokens that may still be delivered.
+        stops: EOS and stop ids; they end the sequence and are not delivered.
     """
-    stops = params.ends(eos)
-    budget = min(params.max_tokens - generated, room)
     for index, token in enumerate(tokens):
         if token in stops:
             return Ending(tuple(tokens[:index]), FinishReason.STOP)

@@ -6,8 +6,7 @@ import math
 import time
 
 from foredraft.engine.runner import Runner, SequenceRows
-from foredraft.engine.sampling import SampledRow, choose
-from foredraft.params import SamplingParams
+from foredraft.engine.sampling import choose
 from foredraft.policy.cost import StepCost
 
 # Close together where products are quick: libraries work in tiles of a few rows, and the first
@@ -43,7 +42,6 @@ def _time_step(runner: Runner, blocks: list[int], context: int, width: int) -> f
     """Milliseconds of a step of one sequence with ``width`` rows in a chain."""
     paths = [tuple(range(context, context + row + 1)) for row in range(width)]
     rows = [SequenceRows(blocks, context, [0] * width, paths)]
-    greedy = SampledRow(SamplingParams(), 0, context, context, ())
     started = time.perf_counter()
-    choose(runner.forward(rows), [greedy] * width, runner.info.eos_token_ids)
+    choose(runner.forward(rows), [None] * width, runner.info.eos_token_ids)
     return (time.perf_counter() - started) * 1000

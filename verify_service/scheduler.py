@@ -50,7 +50,7 @@ class Scheduler:
         Raises:
             Refused: it can never run here.
         """
-        sequence = VerifySequence.open(stream, opened, self._limits, self._model.context_length)
+        sequence = VerifySequence.open(stream, opened, self._limits, self._model)
         refuse = _Refuser(opened.seq_id, opened.incarnation)
         vocab = self._model.vocab_size
         if not opened.prompt or max(sequence.tokens) >= vocab:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from foredraft.engine.sampling import SampledRow
 from foredraft.params import Speculation
 from foredraft.tree.token_tree import Added, TokenTree
-from foredraft.wire.messages import Limits, NodeGroup, OpenSequence
+from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence
 
 Key = tuple[int, int]  # (stream, seq_id)
 
@@ -23,6 +23,8 @@ class VerifySequence:
     context_length: int
     tokens: list[int]
     tree: TokenTree
+    stops: frozenset[int]  # ids that end it
+    plain: bool  # its tokens are those that the logits rank first
     blocks: list[int] = field(default_factory=list)
     fed: int = 0
     cached: int | None = None  # prompt tokens whose KV was known when it was first admitted
@@ -32,17 +34,19 @@ class VerifySequence:
 
     @classmethod
     def open(
-        cls, stream: int, opened: OpenSequence, limits: Limits, context_length: int
+        cls, stream: int, opened: OpenSequence, limits: Limits, model: ModelInfo
     ) -> VerifySequence:
         tokens = [*opened.prompt, *opened.committed]
         return cls(
             stream=stream,
             opened=opened,
-            context_length=context_length,
+            context_length=model.context_length,
             tokens=tokens,
             tree=TokenTree(
                 opened.seq_id, opened.incarnation, tokens, limits.max_nodes, limits.max_depth
             ),
+            stops=opened.params.ends(model.eos_token_ids),
+            plain=opened.params.plain,
         )
 
     @property
@@ -65,6 +69,11 @@ class VerifySequence:
         return self.context_length - len(self.tokens)
 
     @property
+    def budget(self) -> int:
+        """Tokens that may still be delivered."""
+        return min(self.opened.params.max_tokens - self.generated, self.room)
+
+    @property
     def ready(self) -> bool:
         """True if only the root is left to run."""
         return self.fed == len(self.tokens) - 1
@@ -85,7 +94,7 @@ class VerifySequence:
     @property
     def useful_depth(self) -> int:
         """Deepest node whose acceptance could still be delivered with a token after it."""
-        return min(self.opened.params.max_tokens - self.generated, self.room) - 1
+        return self.budget - 1
 
     def attach(self, group: NodeGroup) -> None:
         """Take in guesses; unknown parents are remembered for the next commit."""
@@ -101,11 +110,13 @@ class VerifySequence:
         """Take in committed tokens; True on a hit."""
         self.tokens.extend(tokens)
         self.drafted = False
-        return self.tree.advance(tokens)
+        return self.speculates and self.tree.advance(tokens)
 
-    def sampled_row(self, path: list[int]) -> SampledRow:
-        """Where the token after ``path`` (tokens below the root) stands."""
+    def sampled_row(self, path: list[int]) -> SampledRow | None:
+        """Where the token after ``path`` (tokens below the root) stands; None if it is the best."""
         params = self.opened.params
+        if self.plain:
+            return None
         return SampledRow(
             params=params,
             choice=self.opened.choice,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 
 import grpc
 from torch import Tensor
@@ -125,7 +126,7 @@ def _choices(runner: Runner, trees: Sequence[TreeRows], logits: Tensor) -> list[
 
 
 def _finite(logits: Tensor) -> bool:
-    return all(bound.isfinite() for bound in logits.aminmax())  # quicker than all(isfinite)
+    return all(isfinite(bound) for bound in logits.aminmax())  # quicker than all(isfinite)
 
 
 def _outcome(runner: Runner, tree: TreeRows, choices: list[int] | None, logits: Tensor) -> Outcome:
@@ -138,13 +139,7 @@ def _outcome(runner: Runner, tree: TreeRows, choices: list[int] | None, logits: 
         return Outcome(sequence, None, error)
     sequence.sound = True
     accepted = accept(tree.tokens, tree.parents, choices)
-    ending = apply_stops(
-        accepted.tokens,
-        sequence.generated,
-        sequence.room,
-        opened.params,
-        runner.info.eos_token_ids,
-    )
+    ending = apply_stops(accepted.tokens, sequence.budget, sequence.stops)
     return Outcome(sequence, _commit(runner, tree, accepted, ending, logits))
 
 
@@ -155,8 +150,10 @@ def _commit(
     sequence, opened = tree.sequence, tree.sequence.opened
     position = len(sequence.tokens)
     if ending.finish is None:
-        pairs = [(sequence.fed + row, sequence.fed + i) for i, row in enumerate(accepted.rows)]
-        runner.move(sequence.blocks, pairs)
+        fed = sequence.fed
+        pairs = [(fed + row, fed + i) for i, row in enumerate(accepted.rows) if row != i]
+        if pairs:
+            runner.move(sequence.blocks, pairs)
         sequence.fed += len(accepted.rows)
     orphans, sequence.orphans = tuple(sequence.orphans), []
     hit = bool(ending.tokens) and sequence.advance(ending.tokens)

@@ -38,13 +38,15 @@ class SampledRow:
     history: Sequence[int]
 
 
-def choose(logits: Tensor, rows: Sequence[SampledRow], eos: tuple[int, ...]) -> list[int]:
-    """The target's token for every row of ``logits`` [rows, vocab]."""
-    changed = [n for n, row in enumerate(rows) if not row.params.greedy or _adjusts(row)]
-    all_changed = len(changed) == len(rows)
-    choices: list[int] = [0] * len(rows) if all_changed else lowest_argmax(logits).tolist()
-    for n in changed:
-        choices[n] = int(lowest_argmax(perturbed_scores(logits[n], rows[n], eos)))
+def choose(logits: Tensor, rows: Sequence[SampledRow | None], eos: tuple[int, ...]) -> list[int]:
+    """The target's token for every row of ``logits`` [rows, vocab].
+
+    A row is None where that is its best token, as ``params.plain`` says.
+    """
+    choices: list[int] = lowest_argmax(logits).tolist() if None in rows else [0] * len(rows)
+    for n, row in enumerate(rows):
+        if row is not None:
+            choices[n] = int(lowest_argmax(perturbed_scores(logits[n], row, eos)))
     return choices
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from foredraft.params import FinishReason, SamplingParams
-from verify_service.acceptance import Accepted, accept, apply_stops
+from foredraft.wire.messages import Limits, ModelInfo, OpenSequence
+from verify_service.acceptance import Accepted, Ending, accept, apply_stops
+from verify_service.sequence import VerifySequence
 
 EOS = 2
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -25,8 +27,7 @@ def test_nothing_follows_a_stop_inside_a_round(place: int, stop: int) -> None:
     """At each place of a round of five guesses and the target's own token."""
     tokens = [5, 6, 7, 8, 9, 10]
     tokens[place - 1] = stop
-    params = SamplingParams(max_tokens=100, stop_token_ids=(77,))
-    ending = apply_stops(tokens, 0, 1000, params, (EOS,))
+    ending = apply_stops(tokens, 100, {EOS, 77})
     assert ending.tokens == tuple(tokens[: place - 1])
     assert ending.finish is STOP
 
@@ -34,10 +35,9 @@ def test_nothing_follows_a_stop_inside_a_round(place: int, stop: int) -> None:
 @pytest.mark.parametrize("budget", range(1, 13))
 def test_budget_is_exact(budget: int) -> None:
     """Rounds of six tokens deliver exactly max_tokens."""
-    params = SamplingParams(max_tokens=budget)
     delivered = 0
     while True:
-        ending = apply_stops([3, 4, 5, 6, 7, 8], delivered, 1000, params, (EOS,))
+        ending = apply_stops([3, 4, 5, 6, 7, 8], budget - delivered, {EOS})
         delivered += len(ending.tokens)
         if ending.finish is not None:
             break
@@ -46,14 +46,23 @@ def test_budget_is_exact(budget: int) -> None:
 
 def test_a_stop_before_the_budget_wins() -> None:
     round_tokens = [10, 11, EOS, 20, 21, 22]
-    five = apply_stops(round_tokens, 0, 1000, SamplingParams(max_tokens=5), (EOS,))
-    two = apply_stops(round_tokens, 0, 1000, SamplingParams(max_tokens=2), (EOS,))
+    five = apply_stops(round_tokens, 5, {EOS})
+    two = apply_stops(round_tokens, 2, {EOS})
     assert (five.tokens, five.finish) == ((10, 11), STOP)
     assert (two.tokens, two.finish) == ((10, 11), LENGTH)
 
 
-def test_ignored_eos_is_a_token_and_the_context_is_a_limit() -> None:
-    params = SamplingParams(max_tokens=50, ignore_eos=True)
-    assert apply_stops([5, EOS, 6], 0, 1000, params, (EOS,)).tokens == (5, EOS, 6)
-    full = apply_stops([5, 6, 7, 8], 2, 3, params, (EOS,))
-    assert (full.tokens, full.finish) == ((5, 6, 7), LENGTH)
+def test_what_stops_nothing_is_a_token() -> None:
+    assert apply_stops([5, EOS, 6], 50, frozenset()) == Ending((5, EOS, 6), None)
+
+
+def test_a_sequence_ends_at_its_budget_or_at_the_end_of_the_context() -> None:
+    model = ModelInfo("m", "", 100, context_length=20, eos_token_ids=(EOS,))
+    limits = Limits(max_sequences=1, max_nodes=8, max_depth=8)
+    for max_tokens, budget in ((50, 16), (7, 7)):
+        params = SamplingParams(max_tokens=max_tokens, stop_token_ids=(9,), ignore_eos=True)
+        opened = OpenSequence(1, 1, (3, 4, 5, 6), params)
+        sequence = VerifySequence.open(0, opened, limits, model)
+        assert (sequence.budget, sequence.stops) == (budget, {9})
+        sequence.advance((7, 8))
+        assert sequence.budget == budget - 2
