@@ -20,7 +20,7 @@ from foredraft.supervisor.address import (
 from foredraft.supervisor.child import Child
 from foredraft.supervisor.commands import make_children
 from foredraft.supervisor.restarts import RestartLimit
-from foredraft.supervisor.watchdog import until_hung
+from foredraft.supervisor.watchdog import until_hung, until_stopped
 
 logger = logging.getLogger(__name__)
 
@@ -138,9 +138,16 @@ class Stack:
             guard.cancel()
 
     async def _end_if_hung(self, child: Child) -> None:
-        if child.address is None:
-            return
-        reason = await until_hung(child.address, must_serve=child.name != "gateway")
+        watches = [asyncio.create_task(until_stopped(child.pid))]
+        if child.address is not None:
+            must_serve = child.name != "gateway"
+            watches.append(asyncio.create_task(until_hung(child.address, must_serve=must_serve)))
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for watch in watches:
+                watch.cancel()
+        reason = done.pop().result()
         logger.warning("%s (pid %d) %s: it is killed", child.name, child.pid, reason)
         child.kill()
 

@@ -1,14 +1,17 @@
 """Finds a child that is there but does not answer: a stopped process, a deadlocked event loop.
 
 A worker's model never runs on its event loop, so a long pass does not keep the health service
-from answering. One that has never served is loading, for as long as it takes.
+from answering. One that has never served is loading, for as long as it takes. Answers can be late
+where cores are busy, so silence is given time; a process that is stopped says so itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from enum import Enum, auto
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -19,6 +22,29 @@ _PERIOD_SECONDS = 1.0
 _ANSWER_SECONDS = 0.9
 _MOST_MISSES = 2
 _STALL_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+_MOST_LOOKS = 3  # one that is stopped and goes on within a second is left alone
+_STOPPED = "T"  # by a signal; a process under a debugger's hands is in another state
+
+
+async def until_stopped(pid: int) -> str:
+    """Return, and say why, when process ``pid`` is stopped and nobody lets it go on.
+
+    Whether it has served does not matter: a process that loads is not stopped.
+    """
+    looks = 0
+    while looks < _MOST_LOOKS:
+        await asyncio.sleep(_LOOK_SECONDS)
+        looks = looks + 1 if _state(pid) == _STOPPED else 0
+    return "is stopped"
+
+
+def _state(pid: int) -> str:
+    """The letter that the system has for it; none of a process that is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        return stat.rpartition(")")[2].split()[0]
+    return ""
 
 
 async def until_hung(address: str, *, must_serve: bool) -> str:

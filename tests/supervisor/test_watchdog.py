@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -56,12 +57,11 @@ async def healthy(address: str) -> AsyncIterator[Health]:
     await server.stop(0)
 
 
-@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_stopped_process_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watchdog, "_ANSWER_SECONDS", 0.5)
+    """One that nobody has seen serving, too: whoever loads is not stopped."""
 
     def stand_ins(
         config: StackConfig, address: str, directory: Path, http: str | None
@@ -71,15 +71,49 @@ async def test_a_stopped_process_is_replaced(
         return [Child(name, [*command, at[name]], dict(os.environ), at[name]) for name in at]
 
     monkeypatch.setattr(stack_module, "make_children", stand_ins)
+    monkeypatch.setattr(watchdog, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watchdog, "_ANSWER_SECONDS", 60.0)
     async with running_stack(StackConfig("127.0.0.1", 0, Path("model"))) as stack:
         await stack.ready()
-        await asyncio.sleep(1.0)  # seen serving: one that has never served is loading
         before = stack.pids()
         for name in before:
             os.kill(before[name], signal.SIGSTOP)
             await until(lambda name=name: stack.pids()[name] != before[name])
         await stack.ready()
-    assert caplog.text.count("did not answer 2 health checks: it is killed") == 2
+    assert caplog.text.count("is stopped: it is killed") == 2
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_goes_on_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = iter(["T", "T", "S", "T", "T", "R", "T", "T", "T"])
+    monkeypatch.setattr(watchdog, "_state", lambda pid: next(states))
+    monkeypatch.setattr(watchdog, "_LOOK_SECONDS", 0.0)
+    assert await watchdog.until_stopped(1) == "is stopped"
+    assert not list(states)
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_does_not_answer_is_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = watchdog._Answer
+    said = iter([answers.SILENT, answers.SERVING, answers.SILENT, answers.SERVING])
+
+    async def ask(stub: object) -> watchdog._Answer:
+        return next(said, answers.SILENT)
+
+    monkeypatch.setattr(watchdog, "_ask", ask)
+    assert "did not answer" in await until_hung("127.0.0.1:1", must_serve=True)
+
+
+def test_the_system_knows_what_is_stopped() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            assert watchdog._state(process.pid) in "RSD"
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            assert watchdog._state(process.pid) == "T"
+        finally:
+            process.kill()
+    assert watchdog._state(process.pid) == ""
 
 
 @pytest.mark.asyncio
