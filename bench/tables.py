@@ -76,6 +76,8 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             return _policies(report)
         case "gateway":
             return [(_load(report, door), _carried(row)) for door, row in report["doors"].items()]
+        case "survival":
+            return _survived(report)
         case _:
             return [
                 (f"{name}, {report['prompts'].split('.')[0]}", _speed(row))
@@ -96,6 +98,28 @@ def _carried(row: dict[str, Any]) -> str:
         return found
     off = row["forward_us"]
     return f"{found}; passes off by {off['off_p50']:.0f} us (p50), {off['off_p99']:.0f} us (p99)"
+
+
+def _survived(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Medians and, in brackets, the worst."""
+    work = f"{report['requests']} answers, steps of {report['step_ms']} ms"
+    rows = [
+        (
+            f"{name}, {work}",
+            ", ".join(f"{what} {_seconds(spread)}" for what, spread in stroke["seconds"].items())
+            + f"; {stroke['failed']} failed, {stroke['differing']} with other ids",
+        )
+        for name, stroke in report["strokes"].items()
+    ]
+    cancels = report["cancels"]
+    if cancels["free_again_s"]:
+        free = f"all is free again {_seconds(cancels['free_again_s'])}"
+        rows.append((f"{cancels['given_up']} requests given up at random stages", free))
+    return rows
+
+
+def _seconds(spread: dict[str, float]) -> str:
+    return f"after {spread['median']:.2f} s ({spread['worst']:.2f} s)"
 
 
 def _policies(report: dict[str, Any]) -> list[tuple[str, str]]:

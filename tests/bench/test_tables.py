@@ -100,3 +100,22 @@ def test_what_a_gateway_carries(tmp_path: Path) -> None:
     assert "one gateway, grpc, 32 streaming clients, steps of 2.5 ms without guesses" in written
     assert "| 4321 tokens/s, traced 0.981x; passes off by 30 us (p50), 211 us (p99) |" in written
     assert "| 4321 tokens/s, traced 0.981x |" in written
+
+
+def test_what_survived_is_told_with_its_times(tmp_path: Path) -> None:
+    spread = {"median": 1.25, "worst": 2.5}
+    report = {
+        **compare(2, 10),
+        "benchmark": "survival",
+        "requests": 8,
+        "step_ms": 17.5,
+        "strokes": {"worker killed": {"seconds": {"back": spread}, "failed": 0, "differing": 1}},
+        "cancels": {"given_up": 600, "free_again_s": spread},
+    }
+    text = tables(tmp_path, report)
+    told = "back after 1.25 s (2.50 s); 0 failed, 1 with other ids"
+    assert f"| worker killed, 8 answers, steps of 17.5 ms | {told} |" in text
+    assert (
+        "| 600 requests given up at random stages | all is free again after 1.25 s (2.50 s) |"
+        in text
+    )
