@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from opentelemetry.trace import Link, SpanContext
-
 from draft_service.answers import Answer, Drafts
 from foredraft.telemetry import names
 from foredraft.telemetry.sequences import Key, TracedSequence, TracedSequences
@@ -22,6 +20,8 @@ from foredraft.wire.messages import (
     OpenSequences,
 )
 
+_SHARE = (names.LINK_NODES,)
+
 
 @dataclass(slots=True)
 class _Life(TracedSequence):
@@ -33,7 +33,7 @@ class _Life(TracedSequence):
 class _Share:
     """What one sequence got of the work that is being done."""
 
-    request: SpanContext
+    life: _Life
     root_id: int
     nodes: int = 0
 
@@ -109,7 +109,7 @@ class DraftTrace:
         if life is not None:
             life.nodes += len(group.tokens)
             life.rounds += group.complete
-            share = self._shares.setdefault(key, _Share(life.request, group.root_id))
+            share = self._shares.setdefault(key, _Share(life, group.root_id))
             share.nodes += len(group.tokens)
 
     def _record(self) -> None:
@@ -118,7 +118,7 @@ class DraftTrace:
             return
         first, _ = next(iter(self._shares))
         shares, self._shares = list(self._shares.values()), {}
-        links = [Link(share.request, {names.LINK_NODES: share.nodes}) for share in shares]
+        links = [share.life.link(_SHARE, (share.nodes,)) for share in shares]
         attributes = {
             names.SEQUENCES: len(shares),
             names.NODES: sum(share.nodes for share in shares),

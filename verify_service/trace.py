@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-
-from opentelemetry.trace import Link
 
 from foredraft.telemetry import names
 from foredraft.telemetry.sequences import Key, TracedSequence, TracedSequences
 from foredraft.telemetry.setup import Tracing
 from foredraft.wire.codec.verify import Request
 from foredraft.wire.messages import CloseSequences, Commit, OpenSequences, StepTimings, VerifyBudget
+
+_MOST_UNCOUNTED = 16
+_SHARE = names.LINK_TOKENS, names.LINK_NODES, names.LINK_ACCEPTED
 
 
 @dataclass(slots=True)
@@ -43,12 +46,35 @@ class Step:
     preempted: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A step, when it began and when its results were on their way."""
+
+    step: Step
+    began: float
+    ended: float
+    ended_ns: int
+
+    @property
+    def published(self) -> float:
+        """Seconds from its commits to its end."""
+        timings = self.step.timings
+        own = timings.prepare_us + timings.forward_us + timings.sample_us + timings.commit_us
+        return max(0.0, self.ended - self.began - own / 1e6)
+
+
 class StepTrace:
-    """Held by a loop only where tracing is on."""
+    """Held by a loop only where tracing is on.
+
+    Between two steps little is done, as the next one waits for it. Steps are counted some at a
+    time, while the processor has code and data at hand, at the latest before a sequence ends.
+    """
 
     def __init__(self, tracing: Tracing) -> None:
         self._batch = tracing.batch
         self._lives = TracedSequences(tracing.tracer, names.VERIFY_SEQUENCE, _Life)
+        self._uncounted: deque[_Made] = deque()
+        self._counting = threading.Lock()
 
     def received(self, stream: int, request: Request | None) -> None:
         """A message of a stream came; None: the stream has ended. Called in the event loop."""
@@ -80,34 +106,52 @@ class StepTrace:
         """
         if not len(self._lives):
             return
-        now, now_ns = time.perf_counter(), time.time_ns()
-        published = max(0.0, now - began - _own(step.timings))
-        held = step.timings.held_us / 1e6
+        self._uncounted.append(_Made(step, began, time.perf_counter(), time.time_ns()))
+        finished = any(commit.finish is not None for _, commit in step.commits)
+        if finished or len(self._uncounted) >= _MOST_UNCOUNTED:
+            self._count()
+
+    def ended(self, keys: Iterable[Key]) -> None:
+        """Sequences that live no more; harmless for those that never did."""
+        self._count()
+        for key in keys:
+            self._end(key, time.time_ns())
+
+    def _count(self) -> None:
+        """Called by the engine's thread and in the event loop."""
+        with self._counting:
+            while self._uncounted:
+                self._tell(self._uncounted.popleft())
+
+    def _tell(self, made: _Made) -> None:
+        step, open_before = made.step, len(self._lives)
+        spent, held, published = made.ended - made.began, step.timings.held_us / 1e6, made.published
         links, served = [], set()
         for key, commit in step.commits:
             life = self._lives.find(key, commit.incarnation)
             if life is None:
                 continue
             served.add(key)
-            links.append(Link(life.request, _share(commit)))
+            share = len(commit.tokens), commit.verified, commit.accepted
+            links.append(life.link(_SHARE, share))
             life.steps += 1
             life.held += held
-            life.verify += now - began
+            life.verify += spent
             if commit.finish is not None:
                 life.verify -= published
-                self._end(key, now_ns - round(published * 1e9))
+                self._end(key, made.ended_ns - round(published * 1e9))
+        if len(served) < open_before:
+            self._keep_waiting(served, made.began - held, made.ended)
+        if links:
+            began_ns = made.ended_ns - round((spent + held) * 1e9)
+            attributes = _attributes(step, _us(published))
+            self._batch.record(names.VERIFY_STEP, links, began_ns, made.ended_ns, attributes)
+
+    def _keep_waiting(self, served: Container[Key], began: float, ended: float) -> None:
+        """Sequences that were not served waited, as far as they were there."""
         for key, life in self._lives.items():
             if key not in served:
-                life.others += max(0.0, now - max(began - held, life.began))
-        if links:
-            began_ns = now_ns - round((now - began + held) * 1e9)
-            attributes = _attributes(step) | {names.PUBLISH_US: _us(published)}
-            self._batch.record(names.VERIFY_STEP, links, began_ns, now_ns, attributes)
-
-    def ended(self, keys: Iterable[Key]) -> None:
-        """Sequences that live no more; harmless for those that never did."""
-        for key in keys:
-            self._end(key, time.time_ns())
+                life.others += max(0.0, ended - max(began, life.began))
 
     def _end(self, key: Key, at_ns: int) -> None:
         life = self._lives.pop(key)
@@ -125,21 +169,7 @@ class StepTrace:
             life.span.end(at_ns)
 
 
-def _own(timings: StepTimings) -> float:
-    """Seconds of a step itself, from the choice of its nodes to its commits."""
-    parts = timings.prepare_us, timings.forward_us, timings.sample_us, timings.commit_us
-    return sum(parts) / 1e6
-
-
-def _share(commit: Commit) -> dict[str, int]:
-    return {
-        names.LINK_TOKENS: len(commit.tokens),
-        names.LINK_NODES: commit.verified,
-        names.LINK_ACCEPTED: commit.accepted,
-    }
-
-
-def _attributes(step: Step) -> dict[str, str | int | bool]:
+def _attributes(step: Step, publish_us: int) -> dict[str, str | int | bool]:
     timings, budget = step.timings, step.budget
     return {
         names.STEP_INDEX: step.number,
@@ -152,6 +182,7 @@ def _attributes(step: Step) -> dict[str, str | int | bool]:
         names.FORWARD_US: timings.forward_us,
         names.SAMPLE_US: timings.sample_us,
         names.COMMIT_US: timings.commit_us,
+        names.PUBLISH_US: publish_us,
         names.SCHEDULE: budget.schedule.name.lower(),
         names.MAX_NODES: budget.max_nodes,
         names.DRAFTING: budget.drafting,
