@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, format_trace_id
@@ -37,13 +38,25 @@ _CANCELLED = FinishReason.CANCELLED.name.lower()
 _LARGEST = 2**63  # no attribute can be a larger whole number
 
 
-_TOTALS = {
-    names.STEP_HELD_US: names.HELD_US,
-    names.STEP_QUEUE_US: names.QUEUE_US,
-    names.STEP_FORWARD_US: names.FORWARD_US,
-    names.STEP_SAMPLE_US: names.SAMPLE_US,
-    names.STEP_HOP_US: names.HOP_US,
-}
+@dataclass(slots=True)
+class _Durations:
+    """Microseconds of a step, or of all of them."""
+
+    held: int = 0
+    queue: int = 0
+    forward: int = 0
+    sample: int = 0
+    hop: int = 0
+
+
+@dataclass(slots=True)
+class _Step:
+    """One of the request's: what its event will say."""
+
+    at_ns: int
+    number: int
+    us: _Durations
+    tokens: int = 0
 
 
 class Trace:
@@ -103,9 +116,9 @@ class RecordedTrace(Trace):
         self._first_us = 0
         self._ahead_us = 0
         self._turns = Turns()
-        self._step: dict[str, int] = {}  # the newest event
-        self._steps: Sample[tuple[int, dict[str, int]]] = Sample(MOST_STEPS)
-        self._totals = dict.fromkeys(_TOTALS.values(), 0)
+        self._newest: _Step | None = None
+        self._steps: Sample[_Step] = Sample(MOST_STEPS)
+        self._totals = _Durations()
         self._stats: list[Stats] = []
         self._finishes: list[str] = []
         self._unavailable = False
@@ -157,32 +170,31 @@ class RecordedTrace(Trace):
         now = time.perf_counter()
         if not self._first_us and commit.tokens:
             self._first_us = _us(now - self._began)
-        self._turns.stepped(commit, step.timings, arrived)
-        if not self._step or arrived != self._last:
-            self._new_step(step, arrived)
+        own = step_us(step.timings)
+        self._turns.stepped(commit, own, step.timings.held_us, arrived)
+        newest = self._newest
+        if newest is None or arrived != self._last:
+            newest = self._new_step(step, own, arrived)
         handled = _us(now - arrived)
-        self._totals[names.HOP_US] += handled - self._step[names.STEP_HOP_US]
-        self._step[names.STEP_HOP_US] = handled
-        self._step[names.STEP_TOKENS] += len(commit.tokens)
+        self._totals.hop += handled - newest.us.hop
+        newest.us.hop = handled
+        newest.tokens += len(commit.tokens)
 
-    def _new_step(self, step: StepResult, arrived: float) -> None:
+    def _new_step(self, step: StepResult, own: int, arrived: float) -> _Step:
         """Choices of the request that share a step share its event."""
-        timings = step.timings
+        timings, totals = step.timings, self._totals
         # Steps that arrive late arrive close together: what one waited, the next ones did not.
-        waited = _us(arrived - self._last) - timings.held_us - step_us(timings) + self._ahead_us
+        waited = _us(arrived - self._last) - timings.held_us - own + self._ahead_us
         self._ahead_us = min(0, waited)
-        durations = {
-            names.STEP_HELD_US: timings.held_us,
-            names.STEP_QUEUE_US: max(0, waited),
-            names.STEP_FORWARD_US: timings.forward_us,
-            names.STEP_SAMPLE_US: timings.sample_us,
-            names.STEP_HOP_US: 0,
-        }
         self._last = arrived
-        for name, total in _TOTALS.items():
-            self._totals[total] += durations[name]
-        self._step = {names.STEP_NUMBER: step.step, names.STEP_TOKENS: 0} | durations
-        self._steps.offer((time.time_ns(), self._step))
+        us = _Durations(timings.held_us, max(0, waited), timings.forward_us, timings.sample_us)
+        totals.held += us.held
+        totals.queue += us.queue
+        totals.forward += us.forward
+        totals.sample += us.sample
+        self._newest = made = _Step(time.time_ns(), step.step, us)
+        self._steps.offer(made)
+        return made
 
     def finished(self, reason: FinishReason | None, stats: Stats) -> None:
         """Called once for every choice."""
@@ -194,8 +206,8 @@ class RecordedTrace(Trace):
         """Put what was seen on the span, nothing of it once for every choice."""
         if self._opened_ns:
             self._span.add_event(names.OPENED, timestamp=self._opened_ns)
-        for at, attributes in self._steps.kept:
-            self._span.add_event(names.STEP, attributes, at)
+        for step in self._steps.kept:
+            self._span.add_event(names.STEP, _event(step), step.at_ns)
         if self._finishes:
             self._tell_silences()
             self._span.add_event(names.FINISHED, timestamp=self._finished_ns)
@@ -231,8 +243,24 @@ class RecordedTrace(Trace):
             names.VERIFIED_NODES: sum(s.verified_nodes for s in self._stats),
             names.ACCEPTED_NODES: sum(sum(s.accepted_by_depth) for s in self._stats),
             names.FIRST_TOKEN_US: self._first_us,
-            **self._totals,
+            names.HELD_US: self._totals.held,
+            names.QUEUE_US: self._totals.queue,
+            names.FORWARD_US: self._totals.forward,
+            names.SAMPLE_US: self._totals.sample,
+            names.HOP_US: self._totals.hop,
         }
+
+
+def _event(step: _Step) -> dict[str, int]:
+    return {
+        names.STEP_NUMBER: step.number,
+        names.STEP_TOKENS: step.tokens,
+        names.STEP_HELD_US: step.us.held,
+        names.STEP_QUEUE_US: step.us.queue,
+        names.STEP_FORWARD_US: step.us.forward,
+        names.STEP_SAMPLE_US: step.us.sample,
+        names.STEP_HOP_US: step.us.hop,
+    }
 
 
 def _heard_of(turn: Turn) -> dict[str, int]:

@@ -50,17 +50,19 @@ class Turns:
         self._opened = at
         self._first = incarnation
 
-    def stepped(self, commit: Commit, timings: StepTimings, arrived: float) -> None:
-        own = step_us(timings)
-        turns = self._turns.setdefault(commit.seq_id, [self._unheard()])
+    def stepped(self, commit: Commit, own: int, held: int, arrived: float) -> None:
+        """``own`` and ``held`` are microseconds: of the step itself, and before it."""
+        turns = self._turns.get(commit.seq_id)
+        if turns is None:
+            turns = self._turns[commit.seq_id] = [self._unheard()]
         if turns[-1].incarnation != commit.incarnation:
-            began = arrived - (own + timings.held_us) / 1e6
+            began = arrived - (own + held) / 1e6
             turns.append(Turn(commit.incarnation, began, began))
         turn = turns[-1]
         turn.heard = arrived
         turn.steps += 1
         turn.verify_us += own
-        turn.held_us += timings.held_us
+        turn.held_us += held
 
     def lost(self, most: int) -> Iterator[Turn]:
         """The first turns of the sequence that was heard last, each of which another followed."""
