@@ -6,10 +6,11 @@ Messages are seen where they arrive, in the event loop's thread; work is told by
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from opentelemetry.trace import Span, SpanContext, Tracer
+from opentelemetry.trace import Link, Span, SpanContext, Tracer
 
 from foredraft.telemetry import names
 from foredraft.telemetry.context import read_parent, span_context
@@ -26,6 +27,19 @@ class TracedSequence:
     span: Span
     request: SpanContext
     began: float = field(default_factory=time.perf_counter)
+    _links: dict[tuple[int, ...], Link] = field(default_factory=dict)
+
+    def link(self, names: Sequence[str], counts: tuple[int, ...]) -> Link:
+        """The link of work that gave the sequence so much; ``names`` are always the same.
+
+        Most work gives a sequence as much as some before did, and has that link: what it costs to
+        make one, and to write it out, is paid once.
+        """
+        link = self._links.get(counts)
+        if link is None:
+            attributes = dict(zip(names, counts, strict=True))
+            link = self._links[counts] = Link(self.request, attributes)
+        return link
 
 
 Traced = TypeVar("Traced", bound=TracedSequence)

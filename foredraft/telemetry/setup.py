@@ -18,6 +18,7 @@ from foredraft.telemetry.file_exporter import FileExporter
 from foredraft.telemetry.names import SCHEMA_URL, TRACER
 
 _FILE_DELAY_MS = 500
+_FILE_BATCH = 64  # what waits for it waits for a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,13 @@ def tracing(role: str, config: TracingConfig) -> Iterator[None]:
     processors: list[SpanProcessor] = []
     if config.file is not None:
         exporter = FileExporter(config.file, role)
-        processors.append(BatchSpanProcessor(exporter, schedule_delay_millis=_FILE_DELAY_MS))
+        processors.append(
+            BatchSpanProcessor(
+                exporter,
+                schedule_delay_millis=_FILE_DELAY_MS,
+                max_export_batch_size=_FILE_BATCH,
+            )
+        )
     if config.collector:
         processors.append(collector_processor())
     with traced_to(processors, role):
