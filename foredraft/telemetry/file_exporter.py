@@ -23,7 +23,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class FileExporter(SpanExporter):
-    """Appends one line per span, each in one write: lines of other processes stay whole, too.
+    """Appends a line per span, a batch in one write: lines of other processes stay whole, too.
 
     ``role`` is the name of this process in the file. Raises OSError if it cannot be opened.
     """
@@ -33,10 +33,10 @@ class FileExporter(SpanExporter):
         self._file = os.open(path, _APPEND, 0o600)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        rest = "".join(span_line(span, self._role) for span in spans).encode()
+        lines = "".join(span_line(span, self._role) for span in spans).encode()
         try:
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
+            while lines:  # a full disk takes only a part
+                lines = lines[os.write(self._file, lines) :]
         except OSError:
             return SpanExportResult.FAILURE
         return SpanExportResult.SUCCESS

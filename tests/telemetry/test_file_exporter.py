@@ -6,9 +6,9 @@ import json
 import os
 
 import pytest
+from opentelemetry.trace import Link
 from support.spans import PARENT, SPAN, TRACE
 
-from foredraft.telemetry.batch import MOST_LINKS
 from foredraft.telemetry.context import span_context
 from foredraft.telemetry.file_exporter import FileExporter
 from foredraft.telemetry.records import read_spans
@@ -33,12 +33,14 @@ class Kept:
         pass
 
 
-def made(shares: int = 2):
-    kept = Kept()
+def made():
+    """Each is linked to the same request twice, by one link that was there before and a new one."""
+    kept, context = Kept(), span_context(PARENT)
+    same = Link(context, {"tokens": 1})
     with traced_to([kept], "verify"):
         for number in range(SPANS):
-            served = [(span_context(PARENT), {"tokens": number})] * shares
-            current_tracing().batch.record("step", served, number, 10, {"rows": number})
+            links = [same, Link(context, {"tokens": number})]
+            current_tracing().batch.record("step", links, number, 10, {"rows": number})
     return kept.spans
 
 
@@ -82,13 +84,5 @@ def test_a_line_says_what_the_span_says(tmp_path):
     last = lines[-1]
     assert (last["name"], last["role"], last["trace_id"]) == ("step", "verify", TRACE)
     assert last["attributes"] == {"rows": 4} and last["parent_id"] == ""
-    link = {"trace_id": TRACE, "span_id": SPAN, "attributes": {"tokens": 4}}
-    assert last["links"] == [link, link]
-
-
-def test_links_are_the_same_for_whoever_asks(tmp_path):
-    """A collector's exporter asks for links, the file's for what they are made of."""
-    wide = made(shares=MOST_LINKS + 1)[-1]
-    assert len(wide.links) == len(wide.shares) == MOST_LINKS
-    pairs = [(link.context, dict(link.attributes)) for link in wide.links]
-    assert pairs == list(wide.shares)
+    link = {"trace_id": TRACE, "span_id": SPAN}
+    assert last["links"] == [link | {"attributes": {"tokens": tokens}} for tokens in (1, 4)]

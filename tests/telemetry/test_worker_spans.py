@@ -74,6 +74,7 @@ def test_a_step_is_linked_to_the_requests_that_it_served():
             trace.received(STREAM, opening(number, parent(number, flags)))
         trace.stepped(time.perf_counter(), step([commit(1), commit(2), commit(3)]))
         trace.stepped(time.perf_counter(), step([commit(2)]))
+        trace.received(STREAM, None)
     (span,) = named(exporter.get_finished_spans(), names.VERIFY_STEP)
     assert [link.context.span_id for link in span.links] == [1, 3]
     assert span.parent is None and span.context.trace_id == 1
@@ -108,6 +109,28 @@ def test_a_sequence_is_a_child_and_knows_where_its_time_went():
     assert other.attributes[names.PREFILL_US] == other.attributes[names.VERIFY_US] == 0
 
 
+def test_steps_are_told_some_at_a_time_and_before_a_sequence_ends():
+    with collected("verify") as exporter:
+        trace = StepTrace(current_tracing())
+        trace.received(STREAM, opening(1, parent(1)))
+        trace.received(STREAM, opening(2, parent(2)))
+        told = []
+        for number in range(1, 101):
+            trace.stepped(time.perf_counter(), step([commit(1), commit(2)], number))
+            told.append(len(exporter.get_finished_spans()))
+        trace.received(STREAM, CloseSequences((CloseSequence(1, 1),)))
+        assert len(named(exporter.get_finished_spans(), names.VERIFY_STEP)) == 100
+        trace.stepped(time.perf_counter(), step([commit(2, FinishReason.LENGTH)], 101))
+    assert len(set(told)) < 10 and max(told) > 80
+    spans = exporter.get_finished_spans()
+    steps = named(spans, names.VERIFY_STEP)
+    assert [span.attributes[names.STEP_INDEX] for span in steps] == list(range(1, 102))
+    assert [len(span.links) for span in steps] == [2] * 100 + [1]
+    first, second = named(spans, names.VERIFY_SEQUENCE)
+    assert (first.attributes[names.STEPS], second.attributes[names.STEPS]) == (100, 101)
+    assert first.end_time >= steps[99].end_time
+
+
 def test_streams_and_incarnations_are_told_apart():
     with collected("verify") as exporter:
         trace = StepTrace(current_tracing())
@@ -129,6 +152,7 @@ def test_a_wide_step_is_small():
         for number in range(1, 257):
             trace.received(STREAM, opening(number, parent(number)))
         trace.stepped(time.perf_counter(), step([commit(number) for number in range(1, 257)]))
+        trace.received(STREAM, None)
     (span,) = named(exporter.get_finished_spans(), names.VERIFY_STEP)
     assert span.attributes[names.SEQUENCES] == 256 and len(span.links) < 128
     assert encoded_size(span) < 8192
