@@ -26,6 +26,7 @@ from gateway.metrics import Metrics
 from gateway.plan import Planner
 from gateway.relay import Relay
 from gateway.relay_meter import RelayMeter
+from gateway.stall import Patience
 from gateway.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -51,8 +52,9 @@ class Gateway:
         self.server = public_server([ErrorInterceptor()])
         self.intake = intake = Intake(self.relay, planner, metrics)
         access = make_access(config)
-        service = GenerateService(intake, access)
-        pb_grpc.add_GenerateServiceServicer_to_server(service, self.server)
+        self._patience = Patience()
+        self._service = GenerateService(intake, access, self._patience)
+        pb_grpc.add_GenerateServiceServicer_to_server(self._service, self.server)
         reflection.enable_server_reflection(_REFLECTED, self.server)
         self.address = bind(self.server, config.grpc_listen)
         self.http: HttpDoor | None = None
@@ -72,11 +74,19 @@ class Gateway:
                     await self.health.set_serving(await self._serving.get())
 
     async def drain(self) -> None:
-        """Take no more requests; those that run are ended just before the grace time is over."""
+        """Take no more requests; those that run are ended just before the grace time is over.
+
+        Not those that nobody reads: they would last for all of it, whatever they are told.
+        """
+        self._patience.run_out()
         if self.http is not None:
             self.http.close()
         seconds = GRACE_SECONDS - _LAST_WORDS_SECONDS
         asyncio.get_running_loop().call_later(seconds, self.relay.shut_down)
+
+    async def idle(self) -> None:
+        """Return when no call of the gRPC door is open that somebody reads."""
+        await self._service.idle()
 
     def _http_serving(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self.http is None else self.http.serving()
@@ -88,4 +98,6 @@ async def serve(config: GatewayConfig) -> None:
     logger.info("listening on %s", gateway.address)
     if gateway.http is not None:
         logger.info("listening on %s for HTTP", gateway.http.address)
-    await serve_until_stopped(gateway.server, gateway.health, gateway.work(), drain=gateway.drain)
+    await serve_until_stopped(
+        gateway.server, gateway.health, gateway.work(), drain=gateway.drain, idle=gateway.idle
+    )
