@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
 from gateway.http.errors import api_error, encoding_unknown, malformed
+from gateway.http.refusal import Refusal
 from gateway.stall import STALL_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -22,19 +23,26 @@ logger = logging.getLogger(__name__)
 # From its start, or from an answer, to the end of the next request's headers. Clients and proxies
 # close a connection that rests after a minute at most: the door must not be the first to do so.
 IDLE_SECONDS = 75.0
+# Each holds a file, and the process has only so many of them; workers need some, too.
+MOST_CONNECTIONS = 1_024
 
 
 class Connection(web.RequestHandler):
     """``server`` knows all of them, and closes them in order."""
 
-    __slots__ = ("_peer", "_stalled")
+    __slots__ = ("_peer", "_server", "_stalled")
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(server, loop=loop, access_log=None, keepalive_timeout=IDLE_SECONDS)  # type: ignore[arg-type]
+        self._server = server
         self._peer: asyncio.Transport | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if len(self._server.connections) >= MOST_CONNECTIONS:
+            assert isinstance(transport, asyncio.Transport)
+            Refusal(self._loop).begin(transport)
+            return
         super().connection_made(transport)
         self._peer = self.transport
 

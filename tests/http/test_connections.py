@@ -136,3 +136,19 @@ async def test_a_reader_that_takes_nothing_is_cut_off(model, words, monkeypatch,
             [seq_id] = at.verify.live
             at.verify.commit(seq_id, words.say("b") if stream else words.end("b"))
             await until(lambda: not at.verify.live and not server.connections)
+
+
+@pytest.mark.asyncio
+async def test_a_connection_too_many_is_refused_until_another_ends(model, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
+    async with door(model) as at:
+        address, server = at.gateway.http.address, at.gateway.http._runner.server
+        async with connection(address):
+            async with connection(address):
+                await until(lambda: len(server.connections) == 2)
+                reply = await exchange(address, post(COMPLETION, b'{"prompt": "a"}'))
+                assert (reply.status, reply.error()["code"]) == (503, "too_many_connections")
+                assert int(reply.headers["retry-after"]) >= 1
+                assert len(server.connections) == 2 and not at.verify.opened
+            await until(lambda: len(server.connections) == 1)
+            assert (await exchange(address, post("/nowhere", b""))).status == 404
