@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from grpc_health.v1 import health
@@ -11,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from foredraft.config import GatewayConfig
 from foredraft.v1 import generate_pb2_grpc as pb_grpc
-from foredraft.wire.channel import bind, public_server
+from foredraft.wire.channel import MAX_CONNECTIONS, bind, public_server
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.serving import GRACE_SECONDS, serve_until_stopped
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 # What tools that know no protos find out: what can be called here, and with what.
 _REFLECTED = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+_MOST_FILES = 4 * MAX_CONNECTIONS  # those of both doors, and all else
 _LAST_WORDS_SECONDS = 1.0  # for answers that are cut short to say so
 
 
@@ -92,8 +94,17 @@ class Gateway:
         return nullcontext() if self.http is None else self.http.serving()
 
 
+def allow_files(count: int) -> None:
+    """Let this process open so many, if its hard limit allows it; many systems begin with few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 async def serve(config: GatewayConfig) -> None:
     """Serve until SIGTERM or SIGINT; healthy while the verify worker is connected."""
+    allow_files(_MOST_FILES)
     gateway = Gateway(config)
     logger.info("listening on %s", gateway.address)
     if gateway.http is not None:

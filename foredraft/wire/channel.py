@@ -14,6 +14,10 @@ import grpc
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # What anybody may send to a gateway, at either door: it is decoded before it can be refused.
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
+# To either door of a gateway: each holds a file, of which a process has only so many. And calls at
+# a time on one of the gRPC door's.
+MAX_CONNECTIONS = 1_024
+_MAX_CALLS = 1_024
 
 Options = tuple[tuple[str, int], ...]
 Interceptors = Sequence["grpc.aio.ServerInterceptor[Any, Any]"]
@@ -81,6 +85,10 @@ _PUBLIC_SERVER: Options = (
     # client without a call is not pinged, and opens its channel again when it has one.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
+    # There is no limit on either by default. One connection too many is closed at once, which its
+    # client is told as UNAVAILABLE; one call too many waits at its client.
+    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+    ("grpc.max_concurrent_streams", _MAX_CALLS),
 )
 
 

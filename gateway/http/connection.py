@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
+from foredraft.wire.channel import MAX_CONNECTIONS
 from gateway.http.errors import api_error, encoding_unknown, malformed
 from gateway.http.refusal import Refusal
 from gateway.stall import STALL_SECONDS
@@ -23,8 +24,6 @@ logger = logging.getLogger(__name__)
 # From its start, or from an answer, to the end of the next request's headers. Clients and proxies
 # close a connection that rests after a minute at most: the door must not be the first to do so.
 IDLE_SECONDS = 75.0
-# Each holds a file, and the process has only so many of them; workers need some, too.
-MOST_CONNECTIONS = 1_024
 
 
 class Connection(web.RequestHandler):
@@ -39,7 +38,7 @@ class Connection(web.RequestHandler):
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if len(self._server.connections) >= MOST_CONNECTIONS:
+        if len(self._server.connections) >= MAX_CONNECTIONS:
             assert isinstance(transport, asyncio.Transport)
             Refusal(self._loop).begin(transport)
             return

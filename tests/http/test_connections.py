@@ -140,7 +140,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off(model, words, monkeypatch,
 
 @pytest.mark.asyncio
 async def test_a_connection_too_many_is_refused_until_another_ends(model, monkeypatch):
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
     async with door(model) as at:
         address, server = at.gateway.http.address, at.gateway.http._runner.server
         async with connection(address):

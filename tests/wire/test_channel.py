@@ -93,3 +93,31 @@ async def test_a_public_connection_without_a_call_is_closed(monkeypatch, said):
     finally:
         writer.close()
         await server.stop(0)
+
+
+@pytest.mark.asyncio
+async def test_a_public_connection_too_many_is_closed_at_once(monkeypatch):
+    few = [
+        (name, 2 if value == channel.MAX_CONNECTIONS and "connections" in name else value)
+        for name, value in channel._PUBLIC_SERVER
+    ]
+    monkeypatch.setattr(channel, "_PUBLIC_SERVER", few)
+    server = channel.public_server([])
+    address = channel.bind(server, "127.0.0.1:0")
+    await server.start()
+    said = []
+    async with contextlib.AsyncExitStack() as ends:
+        ends.push_async_callback(server.stop, 0)
+        for _ in range(4):
+            reader, writer = await asyncio.open_connection(*address.split(":"))
+            ends.callback(writer.close)
+            said.append(await asyncio.wait_for(_first_byte(reader), 20))
+    # A server begins with its settings.
+    assert [len(first) for first in said] == [1, 1, 0, 0]
+
+
+async def _first_byte(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read(1)
+    except ConnectionResetError:
+        return b""
