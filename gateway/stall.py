@@ -17,7 +17,7 @@ from foredraft.wire.errors import Failed
 # A reader that takes nothing for so long is gone: its request holds places that others need.
 STALL_SECONDS = 60.0
 # At the end, of the few seconds that all answers have.
-_LAST_SECONDS = 1.0
+LAST_SECONDS = 1.0
 
 
 class Patience:
@@ -32,7 +32,7 @@ class Patience:
 
     def run_out(self) -> None:
         """From now on there is little of it."""
-        self.seconds = min(self.seconds, _LAST_SECONDS)
+        self.seconds = min(self.seconds, LAST_SECONDS)
         for limit in self._limits:
             limit.look()
 

@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 from foredraft.wire.channel import MAX_CONNECTIONS
 from gateway.http.errors import api_error, encoding_unknown, malformed
 from gateway.http.refusal import Refusal
-from gateway.stall import STALL_SECONDS
+from gateway.stall import LAST_SECONDS, STALL_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +29,14 @@ IDLE_SECONDS = 75.0
 class Connection(web.RequestHandler):
     """``server`` knows all of them, and closes them in order."""
 
-    __slots__ = ("_peer", "_server", "_stalled")
+    __slots__ = ("_patience", "_peer", "_server", "_stalled")
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(server, loop=loop, access_log=None, keepalive_timeout=IDLE_SECONDS)  # type: ignore[arg-type]
         self._server = server
         self._peer: asyncio.Transport | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self._patience = STALL_SECONDS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if len(self._server.connections) >= MAX_CONNECTIONS:
@@ -47,11 +48,18 @@ class Connection(web.RequestHandler):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stalled = self._loop.call_later(STALL_SECONDS, self._cut)
+        self._stalled = self._loop.call_later(self._patience, self._cut)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._forget()
+
+    def hurry(self) -> None:
+        """The door closes: a client that takes nothing would use up the time that all have."""
+        self._patience = LAST_SECONDS
+        if self._stalled is not None:
+            self._forget()
+            self._stalled = self._loop.call_later(self._patience, self._cut)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._forget()

@@ -57,7 +57,14 @@ class HttpDoor:
             lambda: Connection(server, loop), sock=self._socket, backlog=_BACKLOG
         )
 
+    def _connections(self) -> list[Connection]:
+        server = self._runner.server
+        open_now = [] if server is None else server.connections
+        return [connection for connection in open_now if isinstance(connection, Connection)]
+
     async def _close(self) -> None:
         if self._listening is not None:
             self._listening.close()
+        for connection in self._connections():
+            connection.hurry()
         await self._runner.cleanup()

@@ -82,7 +82,7 @@ async def test_answers_that_nobody_reads_give_their_places_back(tmp_path):
 @pytest.mark.asyncio
 async def test_an_end_waits_for_answers_that_are_read_and_no_others(tmp_path, monkeypatch):
     """The grace time of this one is longer than any test."""
-    monkeypatch.setattr(stall, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(stall, "LAST_SECONDS", 0.1)
     monkeypatch.setattr(serving, "_FLUSH_SECONDS", 0.1)
     model = make_tiny_tokenizer(tmp_path / "tiny", 259)
     made = tokenizer_identity(model)
@@ -119,7 +119,7 @@ async def test_an_end_waits_for_answers_that_are_read_and_no_others(tmp_path, mo
 
 @pytest.mark.asyncio
 async def test_patience_that_has_run_out_ends_what_is_not_taken(monkeypatch):
-    monkeypatch.setattr(stall, "_LAST_SECONDS", 0.05)
+    monkeypatch.setattr(stall, "LAST_SECONDS", 0.05)
     patience = Patience(600.0)
 
     async def stream() -> None:

@@ -12,6 +12,7 @@ from support.http_door import door
 from support.raw_http import connection, exchange, post, read_reply
 
 from gateway.http import connection as connections
+from gateway.http import door as doors
 
 COMPLETION = "/v1/completions"
 SECRET = b"canary-1234"
@@ -136,6 +137,36 @@ async def test_a_reader_that_takes_nothing_is_cut_off(model, words, monkeypatch,
             [seq_id] = at.verify.live
             at.verify.commit(seq_id, words.say("b") if stream else words.end("b"))
             await until(lambda: not at.verify.live and not server.connections)
+
+
+@pytest.mark.asyncio
+async def test_a_door_that_closes_waits_for_readers_and_no_others(model, words, monkeypatch):
+    """The grace time of this one is longer than any test."""
+    monkeypatch.setattr(connections, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(doors, "GRACE_SECONDS", 600.0)
+    echo = 20_000_000 * "a"
+    async with door(model) as at:
+        http = at.gateway.http
+        server = http._runner.server
+        async with connection(http.address) as unread, connection(http.address) as (reader, writer):
+            writer.write(post(COMPLETION, b'{"prompt": "a"}'))
+            await until(lambda: at.verify.live)
+            monkeypatch.setattr(
+                "gateway.http.completions.CompletionAnswer._prompt", lambda *_: echo
+            )
+            body = json.dumps({"prompt": "a", "echo": True, "stream": True}).encode()
+            unread[1].write(post(COMPLETION, body))
+            await until(lambda: len(at.verify.live) == 2)
+            first, second = (opened.seq_id for opened in at.verify.opened)
+            at.verify.commit(second, words.say("b"))
+            await until(lambda: any(one._stalled for one in server.connections))
+            closing = http.close()
+            await until(lambda: second not in at.verify.live)
+            assert first in at.verify.live and not closing.done()
+            at.verify.commit(first, words.end("b"))
+            assert (await read_reply(reader)).status == 200
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await closing
 
 
 @pytest.mark.asyncio
