@@ -28,9 +28,10 @@ from bench.strokes import STROKES, Ids, Outcome, Striker, Stroke, undisturbed
 from bench.tiny_directory import make_tiny_directory
 from foredraft.aio import AsyncClient
 from foredraft.cli.fake import fake_stack
+from foredraft.cli.faults import CommandError
 from foredraft.cli.options import positive_int
 from foredraft.config import FakeEngine, StackConfig
-from foredraft.supervisor.stack import Stack, running_stack
+from foredraft.supervisor.stack import Stack, StackError, running_stack
 
 _PROMPT = "An answer that no model gives."
 
@@ -126,8 +127,12 @@ def _sound(found: Mapping[str, Any]) -> bool:
 
 @contextlib.asynccontextmanager
 async def _stack(config: StackConfig) -> AsyncIterator[tuple[Stack, Gauges]]:
+    """Raises CommandError if it does not come up."""
     async with running_stack(config) as stack, aiohttp.ClientSession() as session:
-        await stack.ready()
+        try:
+            await stack.ready()
+        except StackError as error:
+            raise CommandError(str(error)) from error
         yield stack, Gauges(session, str(stack.http_address))
 
 
