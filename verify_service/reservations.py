@@ -57,7 +57,8 @@ class Reservations:
         plenty = min(self._need(sequence.longest), half)
         sequence.blocks = self._take(max(plenty, self._need(len(sequence.tokens))))
         self._holders[sequence.key] = sequence
-        known = self._prefixes.match(sequence.opened.prompt)
+        # Rows that are copied have no logits: a prompt that is to be scored is run as a whole.
+        known = [] if sequence.scoring else self._prefixes.match(sequence.opened.prompt)
         if known:
             sequence.fed = len(known) * BLOCK
             pairs = [(slot, sequence.fed + slot) for slot in range(sequence.fed)]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from foredraft.engine.sampling import SampledRow
+from foredraft.engine.scoring import join, score
 from foredraft.params import Speculation
 from foredraft.tree.token_tree import Added, TokenTree
-from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence
+from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence, PromptLogprobs
 
 Key = tuple[int, int]  # (stream, seq_id)
 
@@ -31,6 +34,7 @@ class VerifySequence:
     drafted: bool = False  # the drafter is done below the current root
     sound: bool = False  # a step has shown that all its KV is finite
     orphans: list[int] = field(default_factory=list)
+    scored: list[PromptLogprobs] = field(default_factory=list)  # of the prompt's chunks so far
 
     @classmethod
     def open(
@@ -86,6 +90,25 @@ class VerifySequence:
         """The count of cached prompt tokens, once."""
         cached, self.cached = self.cached or 0, 0
         return cached
+
+    @property
+    def scoring(self) -> bool:
+        """True until the first commit, if that is to tell how likely the prompt's tokens are."""
+        return self.opened.score_prompt and self.generated == 0
+
+    def score(self, start: int, logits: Tensor) -> None:
+        """Keep how likely the token after each row of the prompt's chunk at ``start`` is."""
+        if start == 0:
+            self.scored = []  # of a prefill that was cut short
+        after = self.tokens[start + 1 : start + 1 + len(logits)]
+        self.scored.append(score(logits, after, self.opened.params.logprobs or 0))
+
+    def take_scored(self) -> PromptLogprobs | None:
+        """What the prompt's chunks gave, once; None if the prompt is not to be scored."""
+        if not self.scoring:
+            return None
+        scored, self.scored = join(self.scored), []
+        return scored
 
     def awaits_drafts(self) -> bool:
         """True until the drafter is done below the current root."""

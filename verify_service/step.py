@@ -79,10 +79,10 @@ def tree_rows(sequence: VerifySequence, nodes: Iterable[Node]) -> TreeRows:
     """Lay out a root and ``nodes`` (parents first) as rows."""
     tokens, parents = [sequence.tokens[-1]], [0]
     paths: list[tuple[int, ...]] = [(0,)]
-    rows = {sequence.tree.root_id: 0}
+    rows: dict[int, int] = {}  # by node id
     promised = 0.0
     for node in nodes:
-        parent, row = rows[node.parent_id], len(tokens)
+        parent, row = rows.get(node.parent_id, 0), len(tokens)  # of no other node: the root
         rows[node.id] = row
         tokens.append(node.token)
         parents.append(parent)
@@ -156,6 +156,7 @@ def _commit(
             runner.move(sequence.blocks, pairs)
         sequence.fed += len(accepted.rows)
     orphans, sequence.orphans = tuple(sequence.orphans), []
+    prompt = sequence.take_scored()
     hit = bool(ending.tokens) and sequence.advance(ending.tokens)
     return Commit(
         seq_id=opened.seq_id,
@@ -169,6 +170,7 @@ def _commit(
         orphans=orphans,
         logprobs=_logprobs(sequence, accepted, ending, logits),
         cached=sequence.take_cached(),
+        prompt=prompt,
     )
 
 

@@ -216,7 +216,11 @@ class StepLoop:
         start = sequence.fed
         if start < prompt_end:
             end = min(start + self._runner.chunk, prompt_end)
-            self._runner.prefill(sequence.blocks, sequence.tokens[start:end], start)
+            chunk = sequence.blocks, sequence.tokens[start:end], start
+            if sequence.scoring:
+                sequence.score(start, self._runner.prefill_scored(*chunk))
+            else:
+                self._runner.prefill(*chunk)
         else:
             end = min(start + _REPLAY_ROWS, len(sequence.tokens) - 1)
             paths = [tuple(range(start, slot + 1)) for slot in range(start, end)]

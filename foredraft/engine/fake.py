@@ -48,10 +48,15 @@ class FakeRunner:
     def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
         """Write the entries of one chunk of prompt."""
         ready = time.perf_counter() + self._seconds
-        above = self._above(blocks, start - 1)
-        for slot, token in enumerate(tokens, start):
-            above = self._paths[_physical(blocks, slot)] = child_id(above, token)
+        self._run_chunk(blocks, tokens, start)
         _sleep_until(ready)
+
+    def prefill_scored(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
+        """`prefill` that returns logits as `forward` does."""
+        ready = time.perf_counter() + self._seconds
+        logits = self._logits(self._run_chunk(blocks, tokens, start))
+        _sleep_until(ready)
+        return logits
 
     def forward(self, batch: Sequence[SequenceRows]) -> Tensor:
         """Write the rows' entries; logits float32 [rows, vocab]."""
@@ -78,6 +83,15 @@ class FakeRunner:
         for block in blocks:
             for slot in range(block * BLOCK, (block + 1) * BLOCK):
                 self._paths.pop(slot, None)
+
+    def _run_chunk(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> list[int]:
+        """The ids of the paths that end at the chunk's tokens."""
+        ids: list[int] = []
+        above = self._above(blocks, start - 1)
+        for slot, token in enumerate(tokens, start):
+            above = self._paths[_physical(blocks, slot)] = child_id(above, token)
+            ids.append(above)
+        return ids
 
     def _above(self, blocks: Sequence[int], slot: int) -> int:
         return _EMPTY if slot < 0 else self._paths[_physical(blocks, slot)]

@@ -49,6 +49,10 @@ class Runner(Protocol):
 
     def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None: ...
 
+    def prefill_scored(
+        self, blocks: Sequence[int], tokens: Sequence[int], start: int
+    ) -> Tensor: ...
+
     def forward(self, batch: Sequence[SequenceRows]) -> Tensor: ...
 
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None: ...
@@ -122,8 +126,12 @@ class ModelRunner:
         ``start`` is a multiple of ``chunk`` and at most ``chunk`` tokens are given, so that a
         position is always computed in the same launch.
         """
-        plan = plan_prefill(blocks, start, len(tokens), self._memory, self._device)
-        self._model(self._ids(tokens), plan, self._memory, self._tiles)
+        self._run_chunk(blocks, tokens, start)
+
+    @torch.inference_mode()
+    def prefill_scored(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
+        """`prefill`, with the same bits; returns logits of the rows as `forward` does."""
+        return self._logits(self._run_chunk(blocks, tokens, start), len(tokens))
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[SequenceRows]) -> Tensor:
@@ -135,8 +143,7 @@ class ModelRunner:
         plan = plan_step(batch, self._memory, self._tiles.summation, self._device)
         tokens = [token for rows in batch for token in rows.tokens]
         hidden = self._model(self._ids(tokens), plan, self._memory, self._tiles)
-        logits = self._model.head(hidden)[: plan.rows, : self.info.vocab_size]
-        return logits.float()
+        return self._logits(hidden, plan.rows)
 
     @torch.inference_mode()
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
@@ -153,6 +160,13 @@ class ModelRunner:
     def scrub(self, blocks: Sequence[int]) -> None:
         """Zero blocks whose values may not be finite, before they are freed."""
         self._memory.scrub(blocks)
+
+    def _run_chunk(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
+        plan = plan_prefill(blocks, start, len(tokens), self._memory, self._device)
+        return self._model(self._ids(tokens), plan, self._memory, self._tiles)
+
+    def _logits(self, hidden: Tensor, rows: int) -> Tensor:
+        return self._model.head(hidden)[:rows, : self.info.vocab_size].float()
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor(tokens, dtype=torch.int64, device=self._device)

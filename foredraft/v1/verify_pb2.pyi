@@ -84,7 +84,7 @@ class SequenceErrors(_message.Message):
     def __init__(self, errors: _Optional[_Iterable[_Union[_common_pb2.SequenceError, _Mapping]]] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step", "seq_ids", "incarnations", "positions", "token_counts", "tokens", "verified_counts", "accepted_counts", "hits", "finishes", "orphan_counts", "orphan_ids", "logprobs", "timings", "free_blocks", "cached_counts", "promised")
+    __slots__ = ("step", "seq_ids", "incarnations", "positions", "token_counts", "tokens", "verified_counts", "accepted_counts", "hits", "finishes", "orphan_counts", "orphan_ids", "logprobs", "timings", "free_blocks", "cached_counts", "promised", "prompt_logprobs")
     STEP_FIELD_NUMBER: _ClassVar[int]
     SEQ_IDS_FIELD_NUMBER: _ClassVar[int]
     INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class StepResult(_message.Message):
     FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     CACHED_COUNTS_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     step: int
     seq_ids: _containers.RepeatedScalarFieldContainer[int]
     incarnations: _containers.RepeatedScalarFieldContainer[int]
@@ -119,7 +120,8 @@ class StepResult(_message.Message):
     free_blocks: int
     cached_counts: _containers.RepeatedScalarFieldContainer[int]
     promised: float
-    def __init__(self, step: _Optional[int] = ..., seq_ids: _Optional[_Iterable[int]] = ..., incarnations: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., verified_counts: _Optional[_Iterable[int]] = ..., accepted_counts: _Optional[_Iterable[int]] = ..., hits: _Optional[_Iterable[bool]] = ..., finishes: _Optional[_Iterable[_Union[_common_pb2.FinishReason, str]]] = ..., orphan_counts: _Optional[_Iterable[int]] = ..., orphan_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ..., free_blocks: _Optional[int] = ..., cached_counts: _Optional[_Iterable[int]] = ..., promised: _Optional[float] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
+    def __init__(self, step: _Optional[int] = ..., seq_ids: _Optional[_Iterable[int]] = ..., incarnations: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., verified_counts: _Optional[_Iterable[int]] = ..., accepted_counts: _Optional[_Iterable[int]] = ..., hits: _Optional[_Iterable[bool]] = ..., finishes: _Optional[_Iterable[_Union[_common_pb2.FinishReason, str]]] = ..., orphan_counts: _Optional[_Iterable[int]] = ..., orphan_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ..., free_blocks: _Optional[int] = ..., cached_counts: _Optional[_Iterable[int]] = ..., promised: _Optional[float] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("seq_id", "chosen", "top_ids", "top_values")
@@ -132,6 +134,18 @@ class TokenLogprobs(_message.Message):
     top_ids: _containers.RepeatedScalarFieldContainer[int]
     top_values: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, seq_id: _Optional[int] = ..., chosen: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("seq_id", "chosen", "top_ids", "top_values")
+    SEQ_ID_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_VALUES_FIELD_NUMBER: _ClassVar[int]
+    seq_id: int
+    chosen: _containers.RepeatedScalarFieldContainer[float]
+    top_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, seq_id: _Optional[int] = ..., chosen: _Optional[_Iterable[float]] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepTimings(_message.Message):
     __slots__ = ("held_us", "prepare_us", "forward_us", "sample_us", "commit_us", "hold_limit_us", "period_us")

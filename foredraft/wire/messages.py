@@ -57,6 +57,7 @@ class OpenSequence:
     speculation: Speculation = Speculation.AUTO
     traceparent: str = ""
     verify_worker: int = 0
+    score_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +124,21 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Columns over a prompt's tokens but the first; the best of each place follow one another."""
+
+    chosen: tuple[float, ...] = ()
+    top_ids: tuple[int, ...] = ()
+    top_values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """What one step made final for one sequence.
 
     ``logprobs`` has one entry per token, or none if the sequence did not ask. ``cached`` are the
-    prompt tokens whose KV was known before; only the first commit of a sequence tells them.
+    prompt tokens whose KV was known before; only the first commit of a sequence tells them, and
+    ``prompt``, if it was to be scored.
     """
 
     seq_id: int
@@ -141,6 +152,7 @@ class Commit:
     orphans: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     cached: int = 0
+    prompt: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

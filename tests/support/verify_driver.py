@@ -122,6 +122,7 @@ class VerifyDriver:
         *,
         speculation: Speculation = Speculation.AUTO,
         committed: Sequence[int] = (),
+        score_prompt: bool = False,
         **params: object,
     ) -> None:
         opened = OpenSequence(
@@ -131,6 +132,7 @@ class VerifyDriver:
             committed=tuple(committed),
             params=SamplingParams(**params),
             speculation=speculation,
+            score_prompt=score_prompt,
         )
         self._opened[seq_id], self._guessers[seq_id] = opened, guesses
         self.answers[seq_id] = Answer()

@@ -118,6 +118,19 @@ def commits(draw: st.DrawFn, seq_id: int, *, whole: bool) -> m.Commit:
         hit=draw(st.booleans()),
         finish=draw(st.none() | st.sampled_from(FinishReason)),
         logprobs=tuple(draw(entry) for _ in chosen) if asked else (),
+        prompt=draw(st.none() | scored_prompts()),
+    )
+
+
+@st.composite
+def scored_prompts(draw: st.DrawFn) -> m.PromptLogprobs:
+    """Up to three places, with as many of the best at each."""
+    places, top = draw(st.integers(0, 3)), draw(st.integers(0, 2))
+    values = number(-100.0, 0.0)
+    return m.PromptLogprobs(
+        tuple(draw(values) for _ in range(places)),
+        tuple(draw(TOKEN) for _ in range(places * top)),
+        tuple(draw(values) for _ in range(places * top)),
     )
 
 

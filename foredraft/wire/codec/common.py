@@ -180,6 +180,7 @@ def encode_open(sequence: OpenSequence) -> pb.OpenSequence:
         speculation=int(sequence.speculation),  # type: ignore[arg-type]
         traceparent=sequence.traceparent,
         verify_worker=sequence.verify_worker,
+        score_prompt=sequence.score_prompt,
     )
 
 
@@ -202,6 +203,7 @@ def decode_open(wire: pb.OpenSequence) -> OpenSequence:
         speculation=decode_enum("speculation", Speculation, wire.speculation),
         traceparent=wire.traceparent,
         verify_worker=wire.verify_worker,
+        score_prompt=wire.score_prompt,
     )
 
 

@@ -31,6 +31,7 @@ from foredraft.wire.messages import (
     Commit,
     NodeBatch,
     OpenSequences,
+    PromptLogprobs,
     SequenceError,
     SequenceErrors,
     StepResult,
@@ -148,6 +149,16 @@ def _encode_step(result: StepResult) -> pb.StepResult:
         free_blocks=result.free_blocks,
         promised=result.promised,
         cached_counts=[commit.cached for commit in commits],
+        prompt_logprobs=[
+            pb.PromptLogprobs(
+                seq_id=commit.seq_id,
+                chosen=commit.prompt.chosen,
+                top_ids=commit.prompt.top_ids,
+                top_values=commit.prompt.top_values,
+            )
+            for commit in commits
+            if commit.prompt is not None
+        ],
     )
 
 
@@ -180,6 +191,7 @@ def _decode_step(wire: pb.StepResult) -> StepResult:
         strict=True,
     )
     logprobs = _decode_logprobs(wire.logprobs)
+    prompts = {scored.seq_id: _decode_prompt(scored) for scored in wire.prompt_logprobs}
     commits: list[Commit] = []
     for row in rows:
         seq_id, incarnation, position, tokens, verified, accepted, hit, finish, orphans, cached = (
@@ -201,10 +213,12 @@ def _decode_step(wire: pb.StepResult) -> StepResult:
                 orphans,
                 entries,
                 cached,
+                prompts.pop(seq_id, None),
             )
         )
-    if logprobs:
-        raise BadMessage("logprobs", "of sequences that the step names")
+    if logprobs or prompts:
+        name = "logprobs" if logprobs else "prompt_logprobs"
+        raise BadMessage(name, "of sequences that the step names")
     timings = wire.timings
     return StepResult(
         step=wire.step,
@@ -257,3 +271,11 @@ def _decode_logprobs(wires: Iterable[pb.TokenLogprobs]) -> dict[int, list[TokenL
         )
         entries.setdefault(wire.seq_id, []).append(entry)
     return entries
+
+
+def _decode_prompt(wire: pb.PromptLogprobs) -> PromptLogprobs:
+    places, listed = len(wire.chosen), len(wire.top_ids)
+    if len(wire.top_values) != listed or (listed % places if places else listed):
+        raise BadMessage("prompt_logprobs", "columns with the same number of values at each place")
+    ids = decode_tokens("top_ids", wire.top_ids[:])
+    return PromptLogprobs(tuple(wire.chosen[:]), ids, tuple(wire.top_values[:]))
