@@ -63,8 +63,10 @@ class Holder:
             plain_us: what a step without guesses would take.
         """
         limit_us = self._history.limit_us(budget, plain_us)
+        if limit_us <= 0:
+            return Hold()
         waited_for = frozenset(s.key for s in self._scheduler.ready() if lacks(s))
-        if limit_us <= 0 or not waited_for:
+        if not waited_for:
             return Hold(limit_us=round(limit_us))
         started = time.perf_counter()
         held_us, first_us, expected = 0.0, 0.0, self._expected()

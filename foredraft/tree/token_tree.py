@@ -49,10 +49,19 @@ class TokenTree:
     ) -> None:
         self.max_nodes = max_nodes
         self.max_depth = max_depth
-        self.root_id = path_id(start_id(seq_id, incarnation), tokens)
+        self._root_id = path_id(start_id(seq_id, incarnation), tokens)
+        self._behind: list[int] = []  # committed tokens that the root does not know of yet
         self.nodes: dict[int, Node] = {}
         self.root_children: list[int] = []
         self._committed_child: dict[int, int] = {}  # id of a former root -> id of the next one
+
+    @property
+    def root_id(self) -> int:
+        """Id of the committed path."""
+        if self._behind:
+            self._follow(self._behind)
+            self._behind = []
+        return self._root_id
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -76,6 +85,8 @@ class TokenTree:
 
     def walk(self, below: int | None = None) -> Iterator[Node]:
         """All nodes below the root or below a node, parents before children."""
+        if not self.nodes:
+            return
         stack = list(reversed(self.children(self.root_id if below is None else below)))
         while stack:
             node = self.nodes[stack.pop()]
@@ -97,12 +108,12 @@ class TokenTree:
 
     def add(self, parent_id: int, token: int, confidence: float, source: Source) -> Added:
         """Attach a guess below ``parent_id``."""
-        node_id = child_id(parent_id, token)
+        node_id, root_id = child_id(parent_id, token), self.root_id
         if node_id in self.nodes or self._committed_child.get(parent_id) == node_id:
             return Added.KNOWN
         if parent_id in self._committed_child:
             return Added.STALE
-        if parent_id not in self:
+        if parent_id != root_id and parent_id not in self.nodes:
             return Added.ORPHAN
         depth = self.depth(parent_id) + 1
         if len(self.nodes) >= self.max_nodes or depth > self.max_depth:
@@ -112,28 +123,37 @@ class TokenTree:
         self.children(parent_id).append(node_id)
         return Added.NEW
 
-    def advance(self, tokens: Iterable[int]) -> bool:
+    def advance(self, tokens: Sequence[int]) -> bool:
         """Re-root at the end of ``tokens`` and keep the subtree there.
+
+        Without any node the new root is only computed when somebody asks for it: where nobody
+        guesses, steps go by without that.
 
         Returns True on a hit: the new root was a node of the tree.
         """
-        root_id = self.root_id
-        for token in tokens:
-            next_id = child_id(root_id, token)
-            self._committed_child[root_id] = next_id
-            root_id = next_id
-        while len(self._committed_child) > REMEMBERED_ROOTS:
-            del self._committed_child[next(iter(self._committed_child))]
-        if root_id == self.root_id:
+        if not tokens:
             return True
+        if not self.nodes:
+            self._behind += tokens
+            return False
+        root_id = self._follow(tokens)
         hit = root_id in self.nodes
-        self._keep(self.nodes[root_id].children if hit else [], root_id)
+        self._keep(self.nodes[root_id].children if hit else [])
         return hit
 
-    def _keep(self, children: list[int], root_id: int) -> None:
-        """Make ``root_id`` the root and what hangs below ``children`` the whole tree."""
+    def _follow(self, tokens: Iterable[int]) -> int:
+        """Move the root, and remember the former ones; returns its id."""
+        for token in tokens:
+            next_id = child_id(self._root_id, token)
+            self._committed_child[self._root_id] = next_id
+            self._root_id = next_id
+        while len(self._committed_child) > REMEMBERED_ROOTS:
+            del self._committed_child[next(iter(self._committed_child))]
+        return self._root_id
+
+    def _keep(self, children: list[int]) -> None:
+        """Make what hangs below ``children``, those of the root, the whole tree."""
         old = self.nodes
-        self.root_id = root_id
         self.root_children = list(children)
         self.nodes = {}
         stack = [(child, 1, 1.0) for child in children]

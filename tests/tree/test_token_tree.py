@@ -173,3 +173,18 @@ def test_memory_of_former_roots_is_bounded() -> None:
     assert tree.add(newest, REMEMBERED_ROOTS, 0.5, Source.MODEL) is Added.KNOWN
     assert tree.add(newest, 1, 0.5, Source.MODEL) is Added.STALE
     assert tree.add(oldest, 0, 0.5, Source.MODEL) is Added.ORPHAN
+
+
+def test_a_root_that_nobody_asked_for_is_found_later() -> None:
+    """Commits without guesses: late guesses, stale ones and the next root are told apart still."""
+    tree = TokenTree(1, 1, [5], max_nodes=8, max_depth=8)
+    old = tree.root_id
+    for token in (10, 11, 12):
+        assert tree.advance([token]) is False
+        assert list(tree.walk()) == []
+    assert tree.add(old, 10, 0.9, Source.MODEL) is Added.KNOWN
+    assert tree.add(old, 99, 0.9, Source.MODEL) is Added.STALE
+    assert tree.root_id == path_id(old, [10, 11, 12])
+    assert tree.add(path_id(old, [10, 11, 12]), 13, 0.9, Source.MODEL) is Added.NEW
+    assert tree.advance([13]) is True
+    assert tree.root_id == path_id(old, [10, 11, 12, 13])
