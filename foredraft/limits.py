@@ -11,6 +11,8 @@ MAX_PROMPT_TOKENS = 2**20
 MAX_MESSAGES = 16_384
 MAX_STOP_TOKEN_IDS = 1_024
 MAX_LOGIT_BIASES = 1_024
+# Of prompts that are scored: the best tokens count, too. All come in one message, and in one body.
+MAX_PROMPT_LOGPROBS = 2**20
 
 
 def check_count(name: str, values: Sized, most: int, what: str) -> None:

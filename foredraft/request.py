@@ -64,11 +64,13 @@ class GenerateOptions:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """``model`` empty means the served model."""
+    """``model`` empty means the served model; ``score_prompt`` asks for the log-probabilities of
+    the prompt's own tokens, with as many of the best as there are at the answer's."""
 
     prompt: Prompt
     options: GenerateOptions = field(default_factory=GenerateOptions)
     model: str = ""
+    score_prompt: bool = False
 
 
 def refuse_unsupported(options: GenerateOptions) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass, replace
 
+from foredraft.limits import MAX_PROMPT_LOGPROBS
 from foredraft.params import (
     InvalidField,
     SamplingParams,
@@ -50,6 +51,12 @@ class Plan:
     stops: tuple[str, ...]
     speculation: Speculation
     choice: int = 0
+    score_prompt: bool = False
+
+    @property
+    def prompt_logprobs(self) -> int:
+        """Log-probabilities of the prompt's tokens that are shown."""
+        return len(self.prompt) * (1 + (self.params.logprobs or 0)) if self.score_prompt else 0
 
 
 # What a turn costs at least beside its words: templates wrap every message.
@@ -79,12 +86,15 @@ class Planner:
         check_stops(options.stop)
         params = _params(options, model)
         prompt = await self._tokens(request.prompt, model)
-        return Plan(
+        plan = Plan(
             prompt=prompt,
             params=_fit(params, model.context_length - len(prompt)),
             stops=options.stop,
             speculation=_allowed(options.speculation or Speculation.AUTO, self._speculation),
+            score_prompt=request.score_prompt,
         )
+        check_prompt_logprobs(plan.prompt_logprobs)
+        return plan
 
     async def encode(
         self, prompt: Prompt, model: ModelInfo, *, special: bool = False
@@ -117,6 +127,13 @@ class Planner:
             raise InvalidField(_field(prompt), allowed)
         check_tokens(_field(prompt), tokens, model.vocab_size)
         return tokens
+
+
+def check_prompt_logprobs(count: int) -> None:
+    """Raises InvalidField if there are more than one answer may hold."""
+    if count > MAX_PROMPT_LOGPROBS:
+        allowed = f"such that prompts with echo have at most {MAX_PROMPT_LOGPROBS} values"
+        raise InvalidField("logprobs", f"{allowed}, not {count}")
 
 
 def _params(options: GenerateOptions, model: ModelInfo) -> SamplingParams:

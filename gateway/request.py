@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from foredraft.params import FinishReason
 from foredraft.results import Delta, Result, Stats, TokenLogprob, TopLogprob
-from foredraft.wire.messages import Commit, OpenSequence, TokenLogprobs
+from foredraft.wire.messages import Commit, OpenSequence, PromptLogprobs, TokenLogprobs
 from gateway.journal import Journal
 from gateway.metrics import RequestMeter
 from gateway.plan import Plan
@@ -48,6 +48,8 @@ class Request:
         self._pending_text = ""
         self._pending_tokens: list[int] = []
         self._pending_logprobs: list[TokenLogprob] = []
+        self._scores: PromptLogprobs | None = None
+        self._scored = asyncio.Event()
 
     @property
     def ended(self) -> bool:
@@ -76,7 +78,13 @@ class Request:
             speculation=self.plan.speculation,
             traceparent=self.trace.parent,
             verify_worker=self.verify_worker,
+            score_prompt=self._to_score,
         )
+
+    @property
+    def _to_score(self) -> bool:
+        """The first choice scores the prompt for all, and its first commit tells the scores."""
+        return self.plan.score_prompt and self.plan.choice == 0 and self._scores is None
 
     def deliver(self, commit: Commit) -> None:
         """Take in a commit that the journal has accepted."""
@@ -94,6 +102,8 @@ class Request:
         self._measure(commit, kept)
         self._pending_text += text
         self._pending_tokens += commit.tokens[:kept]
+        self._scores = self._scores or commit.prompt
+        self._scored.set()
         if commit.logprobs:
             self._pending_logprobs += _logprobs(commit, kept)
         self._changed.set()
@@ -109,6 +119,7 @@ class Request:
         if not self.ended:
             self._error = error
             self._changed.set()
+            self._scored.set()
 
     async def news(self) -> Delta:
         """What came since the last call; waits until something did.
@@ -128,6 +139,27 @@ class Request:
         )
         self._pending_text, self._pending_tokens, self._pending_logprobs = "", [], []
         return delta
+
+    async def scored(self) -> None:
+        """Wait for the prompt's scores.
+
+        Raises:
+            Exception: what `fail` was given before they came.
+        """
+        await self._scored.wait()
+        if self._scores is None and self._error is not None:
+            raise self._error
+
+    @property
+    def scores(self) -> PromptLogprobs:
+        """Of the prompt's tokens but the first; there once the first commit is.
+
+        Raises:
+            ValueError: they never came, or are not as many as the prompt has.
+        """
+        if self._scores is None or len(self._scores.chosen) != len(self.plan.prompt) - 1:
+            raise ValueError("the target did not score the prompt")
+        return self._scores
 
     def stats(self) -> Stats:
         """What was delivered up to now, and what speculation did for it."""

@@ -46,6 +46,7 @@ class Answer(ABC):
                     finishes[news.index] = news.finish
         shown = self._asked.requests[0].options.logprobs
         values = 0 if shown is None else self._delivered * (1 + shown)
+        values += sum(request.plan.prompt_logprobs for request in self._requests)
         return await write(lambda: self._body(deltas, finishes), values)
 
     def _body(self, deltas: list[list[Delta]], finishes: dict[int, FinishReason]) -> Json:
@@ -62,7 +63,7 @@ class Answer(ABC):
         async with aclosing(all_news(self._requests)) as pieces:
             async for news in pieces:
                 self._count(news)
-                choices = [] if news.index in begun else self._beginning(news.index)
+                choices = [] if news.index in begun else await self._beginning(news.index)
                 begun.add(news.index)
                 choices += self._pieces(news)
                 for choice in choices:
@@ -80,7 +81,7 @@ class Answer(ABC):
         """A choice of a whole answer, without its ending."""
 
     @abstractmethod
-    def _beginning(self, index: int) -> list[Json]:
+    async def _beginning(self, index: int) -> list[Json]:
         """Choices that stand before the first piece of a streamed choice."""
 
     @abstractmethod

@@ -31,7 +31,7 @@ class ChatAnswer(Answer):
         logprobs = self._logprobs.chat(whole.logprobs)
         return {"index": index, "message": message, "logprobs": logprobs}
 
-    def _beginning(self, index: int) -> list[dict[str, Any]]:
+    async def _beginning(self, index: int) -> list[dict[str, Any]]:
         role = {"role": _ROLE, "content": ""}
         return [{"index": index, "delta": role, "logprobs": None} | self._ending(index, None)]
 

@@ -36,9 +36,8 @@ def read_completion(fields: Fields, bounds: Bounds) -> Asked:
     bounds.check_choices(len(prompts), choices)
     options = read_options(fields)
     options.setdefault("max_tokens", MAX_TOKENS)
-    if echo and options.get("logprobs") is not None:
-        raise InvalidField("echo", "false with logprobs: a prompt's own are not computed")
     first = make_request(prompts[0], None, options)
+    first = replace(first, score_prompt=echo and first.options.logprobs is not None)
     others = (replace(first, prompt=read_prompt(prompt)) for prompt in prompts[1:])
     return Asked((first, *others), choices, streaming, model, echo)
 

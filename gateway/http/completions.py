@@ -8,8 +8,9 @@ from typing import Any
 from foredraft.request import TextPrompt
 from foredraft.results import Delta
 from gateway.http.answer import Answer
-from gateway.http.logprobs import LogprobWriter
+from gateway.http.logprobs import LogprobWriter, joined
 from gateway.http.options import Asked
+from gateway.plan import check_prompt_logprobs
 from gateway.request import Request
 from gateway.tokenizer import Tokenizer
 
@@ -22,20 +23,35 @@ class CompletionAnswer(Answer):
         self, asked: Asked, requests: Sequence[Request], model_id: str, tokenizer: Tokenizer
     ) -> None:
         super().__init__(asked, requests, model_id)
+        check_prompt_logprobs(sum(request.plan.prompt_logprobs for request in requests))
         self._tokenizer = tokenizer
         self._logprobs = [LogprobWriter(tokenizer) for _ in requests]
 
     def _choice(self, index: int, whole: Delta) -> dict[str, Any]:
-        choice = self._piece(index, whole)
-        if self._asked.echo:
-            choice["text"] = self._prompt(index) + whole.text
-        return choice
+        if not self._asked.echo:
+            return self._piece(index, whole)
+        echo, rest = self._echo(index), self._piece(index, whole)
+        return rest | {
+            "text": echo["text"] + rest["text"],
+            "logprobs": joined(echo["logprobs"], rest["logprobs"]),
+        }
 
-    def _beginning(self, index: int) -> list[dict[str, Any]]:
+    async def _beginning(self, index: int) -> list[dict[str, Any]]:
         if not self._asked.echo:
             return []
-        echo = {"index": index, "text": self._prompt(index), "logprobs": None}
-        return [echo | self._ending(index, None)]
+        if self._requests[index].plan.score_prompt:
+            await self._first(index).scored()
+        return [self._echo(index) | self._ending(index, None)]
+
+    def _echo(self, index: int) -> dict[str, Any]:
+        plan, logprobs = self._requests[index].plan, None
+        if plan.score_prompt:
+            logprobs = self._logprobs[index].prompt(plan.prompt, self._first(index).scores)
+        return {"index": index, "text": self._prompt(index), "logprobs": logprobs}
+
+    def _first(self, index: int) -> Request:
+        """The first choice of the same prompt, which computes the prompt for the others."""
+        return self._requests[index - index % self._asked.choices]
 
     def _piece(self, index: int, delta: Delta) -> dict[str, Any]:
         logprobs = self._logprobs[index].completion(delta.logprobs)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
-from foredraft.results import TokenLogprob
+from foredraft.results import TokenLogprob, TopLogprob
+from foredraft.wire.messages import PromptLogprobs
 from gateway.tokenizer import Tokenizer
 
 
@@ -27,6 +29,20 @@ class LogprobWriter:
             "top_logprobs": [self._top(entry) for entry in entries],
             "text_offset": [self._advance(token) for token in tokens],
         }
+
+    def prompt(self, ids: Sequence[int], scores: PromptLogprobs) -> dict[str, Any]:
+        """Columns of a prompt, as of an answer; nothing is known of its first token."""
+        top = len(scores.top_ids) // max(1, len(scores.chosen))
+        places = range(0, len(scores.chosen) * top, top) if top else repeat(0)
+        entries = [
+            TokenLogprob(token, chosen, _best(scores, place, place + top))
+            for token, chosen, place in zip(ids[1:], scores.chosen, places, strict=False)
+        ]
+        first = self._text(ids[0])
+        start = self._advance(first)
+        rest = self.completion(entries) or {}
+        unknown = {"tokens": first, "text_offset": start}
+        return {name: [unknown.get(name), *column] for name, column in rest.items()}
 
     def chat(self, entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
         """One object per token."""
@@ -58,3 +74,15 @@ class LogprobWriter:
         at = self._offset
         self._offset += len(token)
         return at
+
+
+def joined(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Columns one after another; None if there are none of either."""
+    if before is None or after is None:
+        return before or after
+    return {name: column + after[name] for name, column in before.items()}
+
+
+def _best(scores: PromptLogprobs, start: int, end: int) -> list[TopLogprob]:
+    pairs = zip(scores.top_ids[start:end], scores.top_values[start:end], strict=True)
+    return [TopLogprob(token, value) for token, value in pairs]

@@ -48,7 +48,6 @@ REFUSED = [
     (COMPLETION, {"n": 2, "best_of": 3}, "best_of", "invalid_value"),
     (COMPLETION, {"logprobs": 21}, "logprobs", "invalid_value"),
     (COMPLETION, {"logprobs": True}, "logprobs", "invalid_value"),
-    (COMPLETION, {"echo": True, "logprobs": 0}, "echo", "invalid_value"),
     (COMPLETION, {"echo": 1}, "echo", "invalid_value"),
     (COMPLETION, {"stop": ["a"] * 17}, "stop", "invalid_value"),
     (COMPLETION, {"stop": [1]}, "stop", "invalid_value"),

@@ -29,6 +29,7 @@ from foredraft.wire.messages import (
     NodeBlocks,
     OpenSequence,
     OpenSequences,
+    PromptLogprobs,
     StepResult,
     TokenLogprobs,
     VerifyBudget,
@@ -58,6 +59,7 @@ class Round:
     orphans: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     cached: int = 0
+    prompt: PromptLogprobs | None = None  # told if it was asked for
 
 
 class _Streams:
@@ -121,6 +123,7 @@ class FakeVerify(_Streams, verify_pb2_grpc.VerifyServiceServicer):
         """One step that commits ``done`` for one sequence, at its next position by default."""
         at = self._positions[seq_id] if position is None else position
         self._positions[seq_id] = at + len(done.tokens)
+        asked = next(o.score_prompt for o in reversed(self.opened) if o.seq_id == seq_id)
         commit = Commit(
             seq_id=seq_id,
             incarnation=self.incarnation(seq_id),
@@ -133,6 +136,7 @@ class FakeVerify(_Streams, verify_pb2_grpc.VerifyServiceServicer):
             orphans=done.orphans,
             logprobs=done.logprobs,
             cached=done.cached,
+            prompt=done.prompt if asked else None,
         )
         if done.finish is not None:
             self.live.pop(seq_id, None)
