@@ -297,6 +297,7 @@ def made() -> set[tuple[int, str]]:
     sources = Path(errors.__file__).parent.glob("*.py")
     text = "".join(source.read_text("utf-8") for source in sources)
     faults = re.findall(r"HttpFault\(\s*(\d{3}),.*?\"(\w+)\"(?:, [^)]*)?\s*\)", text, re.DOTALL)
+    faults += re.findall(r"ApiError\((\d{3}), .*code=\"(\w+)\"\)", text)
     kinds = {(status, code) for status, _, code in errors._KINDS.values()}
     others = {(500, "internal_error"), *errors._BY_STATUS.items()}
     return {(int(status), code) for status, code in faults} | kinds | others
