@@ -52,7 +52,9 @@ class Worker:
         self._stopping = False
         self._draining = False
         tracing = current_tracing()
-        self._trace = None if tracing is None else StepTrace(tracing)
+        self._trace = (
+            None if tracing is None else StepTrace(tracing, self._loop.call_soon_threadsafe)
+        )
         self.identity: WorkerIdentity | None = None
 
     async def run(self, health: Health) -> None:

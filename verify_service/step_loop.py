@@ -286,7 +286,7 @@ class StepLoop:
         if listed:
             self._publish(stream, SequenceErrors(listed))
             if self._trace is not None:
-                self._trace.ended((stream, error.seq_id) for error in listed)
+                self._trace.refused((stream, error.seq_id) for error in listed)
 
 
 def _lacks_guesses(sequence: VerifySequence) -> bool:

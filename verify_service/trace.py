@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from foredraft.telemetry import names
@@ -14,7 +13,7 @@ from foredraft.telemetry.setup import Tracing
 from foredraft.wire.codec.verify import Request
 from foredraft.wire.messages import CloseSequences, Commit, OpenSequences, StepTimings, VerifyBudget
 
-_MOST_UNCOUNTED = 16
+_MOST_NOTES = 16
 _SHARE = names.LINK_TOKENS, names.LINK_NODES, names.LINK_ACCEPTED
 
 
@@ -47,6 +46,23 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class _Prefilled:
+    """A chunk of a prompt was run."""
+
+    key: Key
+    ready: bool
+    began: float
+    ended: float
+    ended_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    keys: tuple[Key, ...]
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Made:
     """A step, when it began and when its results were on their way."""
 
@@ -66,38 +82,33 @@ class _Made:
 class StepTrace:
     """Held by a loop only where tracing is on.
 
-    Between two steps little is done, as the next one waits for it. Steps are counted some at a
-    time, while the processor has code and data at hand, at the latest before a sequence ends.
+    The engine's thread only notes what it did, as the next step waits for it. Notes are worked off
+    in the event loop's thread, some at a time, at the latest before a sequence ends.
+
+    soon: calls a function in the event loop's thread; callable from any.
     """
 
-    def __init__(self, tracing: Tracing) -> None:
+    def __init__(self, tracing: Tracing, soon: Callable[[Callable[[], None]], object]) -> None:
         self._batch = tracing.batch
         self._lives = TracedSequences(tracing.tracer, names.VERIFY_SEQUENCE, _Life)
-        self._uncounted: deque[_Made] = deque()
-        self._counting = threading.Lock()
+        self._soon = soon
+        self._notes: deque[_Prefilled | _Made | _Refused] = deque()
 
     def received(self, stream: int, request: Request | None) -> None:
         """A message of a stream came; None: the stream has ended. Called in the event loop."""
         match request:
             case None:
-                self.ended(self._lives.of_stream(stream))
+                self._ended(self._lives.of_stream(stream))
             case OpenSequences(sequences):
                 for opened in sequences:
-                    self.ended([(stream, opened.seq_id)])
+                    self._ended([(stream, opened.seq_id)])
                     self._lives.open(stream, opened)
             case CloseSequences(sequences):
-                self.ended((stream, close.seq_id) for close in sequences)
+                self._ended((stream, close.seq_id) for close in sequences)
 
     def prefilled(self, key: Key, began: float, ready: bool) -> None:
         """A chunk of a prompt was run since ``began``; ``ready``: it was the last one."""
-        now = time.perf_counter()
-        for other, life in self._lives.items():
-            if other != key:
-                life.others += max(0.0, now - max(began, life.began))
-            else:
-                life.prefill += now - began
-                if ready:
-                    life.span.add_event(names.PREFILLED)
+        self._notes.append(_Prefilled(key, ready, began, time.perf_counter(), time.time_ns()))
 
     def stepped(self, began: float, step: Step) -> None:
         """A step was made since ``began``, the time for which it was held not included.
@@ -106,24 +117,42 @@ class StepTrace:
         """
         if not len(self._lives):
             return
-        self._uncounted.append(_Made(step, began, time.perf_counter(), time.time_ns()))
+        self._notes.append(_Made(step, began, time.perf_counter(), time.time_ns()))
         finished = any(commit.finish is not None for _, commit in step.commits)
-        if finished or len(self._uncounted) >= _MOST_UNCOUNTED:
-            self._count()
+        if finished or len(self._notes) >= _MOST_NOTES:
+            self._soon(self._work_off)
 
-    def ended(self, keys: Iterable[Key]) -> None:
+    def refused(self, keys: Iterable[Key]) -> None:
+        """Sequences that the engine could not take or go on with."""
+        self._notes.append(_Refused(tuple(keys), time.time_ns()))
+        self._soon(self._work_off)
+
+    def _ended(self, keys: Iterable[Key]) -> None:
         """Sequences that live no more; harmless for those that never did."""
-        self._count()
+        self._work_off()
         for key in keys:
             self._end(key, time.time_ns())
 
-    def _count(self) -> None:
-        """Called by the engine's thread and in the event loop."""
-        with self._counting:
-            while self._uncounted:
-                self._tell(self._uncounted.popleft())
+    def _work_off(self) -> None:
+        while self._notes:
+            match self._notes.popleft():
+                case _Prefilled() as prefilled:
+                    self._tell_prefilled(prefilled)
+                case _Made() as made:
+                    self._tell_made(made)
+                case _Refused(keys, at_ns):
+                    for key in keys:
+                        self._end(key, at_ns)
 
-    def _tell(self, made: _Made) -> None:
+    def _tell_prefilled(self, chunk: _Prefilled) -> None:
+        self._keep_waiting({chunk.key}, chunk.began, chunk.ended)
+        life = self._lives.get(chunk.key)
+        if life is not None:
+            life.prefill += chunk.ended - chunk.began
+            if chunk.ready:
+                life.span.add_event(names.PREFILLED, timestamp=chunk.ended_ns)
+
+    def _tell_made(self, made: _Made) -> None:
         step, open_before = made.step, len(self._lives)
         spent, held, published = made.ended - made.began, step.timings.held_us / 1e6, made.published
         links, served = [], set()

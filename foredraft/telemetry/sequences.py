@@ -65,8 +65,11 @@ class TracedSequences(Generic[Traced]):
             request = span_context(opened.traceparent)
             self._open[stream, opened.seq_id] = self._kind(opened, span, request)
 
+    def get(self, key: Key) -> Traced | None:
+        return self._open.get(key)
+
     def find(self, key: Key, incarnation: int) -> Traced | None:
-        traced = self._open.get(key)
+        traced = self.get(key)
         return traced if traced is not None and traced.opened.incarnation == incarnation else None
 
     def pop(self, key: Key) -> Traced | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from opentelemetry.sdk.trace import ReadableSpan
 from support.spans import PARENT, SPAN, TRACE, collected, encoded_size
@@ -67,9 +67,14 @@ def named(spans: Sequence[ReadableSpan], name: str) -> list[ReadableSpan]:
     return [span for span in spans if span.name == name]
 
 
+def at_once(work: Callable[[], None]) -> None:
+    """In place of an event loop."""
+    work()
+
+
 def test_a_step_is_linked_to_the_requests_that_it_served():
     with collected("verify") as exporter:
-        trace = StepTrace(current_tracing())
+        trace = StepTrace(current_tracing(), at_once)
         for number, flags in ((1, "01"), (2, "00"), (3, "01"), (4, "01")):
             trace.received(STREAM, opening(number, parent(number, flags)))
         trace.stepped(time.perf_counter(), step([commit(1), commit(2), commit(3)]))
@@ -87,7 +92,7 @@ def test_a_step_is_linked_to_the_requests_that_it_served():
 
 def test_a_sequence_is_a_child_and_knows_where_its_time_went():
     with collected("verify") as exporter:
-        trace = StepTrace(current_tracing())
+        trace = StepTrace(current_tracing(), at_once)
         trace.received(STREAM, opening(1, PARENT))
         trace.received(STREAM, opening(2, parent(2)))
         began = time.perf_counter()
@@ -111,7 +116,7 @@ def test_a_sequence_is_a_child_and_knows_where_its_time_went():
 
 def test_steps_are_told_some_at_a_time_and_before_a_sequence_ends():
     with collected("verify") as exporter:
-        trace = StepTrace(current_tracing())
+        trace = StepTrace(current_tracing(), at_once)
         trace.received(STREAM, opening(1, parent(1)))
         trace.received(STREAM, opening(2, parent(2)))
         told = []
@@ -131,9 +136,31 @@ def test_steps_are_told_some_at_a_time_and_before_a_sequence_ends():
     assert first.end_time >= steps[99].end_time
 
 
+def test_the_engine_only_notes_what_it_did():
+    """All else is left to the event loop, in the order in which it happened."""
+    later: list[Callable[[], None]] = []
+    with collected("verify") as exporter:
+        trace = StepTrace(current_tracing(), later.append)
+        trace.received(STREAM, opening(1, parent(1)))
+        trace.received(STREAM, opening(2, parent(2)))
+        trace.prefilled((STREAM, 1), time.perf_counter(), True)
+        trace.stepped(time.perf_counter(), step([commit(1)], 1))
+        assert not later
+        trace.stepped(time.perf_counter(), step([commit(1, FinishReason.LENGTH)], 2))
+        trace.refused([(STREAM, 2)])
+        assert not exporter.get_finished_spans()
+        for work in later:
+            work()
+        spans = exporter.get_finished_spans()
+    first, second = named(spans, names.VERIFY_SEQUENCE)
+    assert (first.attributes[names.STEPS], second.attributes[names.STEPS]) == (2, 0)
+    assert [event.name for event in first.events] == [names.PREFILLED]
+    assert first.events[0].timestamp < first.end_time <= second.end_time
+
+
 def test_streams_and_incarnations_are_told_apart():
     with collected("verify") as exporter:
-        trace = StepTrace(current_tracing())
+        trace = StepTrace(current_tracing(), at_once)
         trace.received(STREAM, opening(1, parent(1)))
         trace.received(STREAM + 1, opening(1, parent(2)))
         late = Commit(1, 2, 5, (7,))
@@ -148,7 +175,7 @@ def test_streams_and_incarnations_are_told_apart():
 
 def test_a_wide_step_is_small():
     with collected("verify") as exporter:
-        trace = StepTrace(current_tracing())
+        trace = StepTrace(current_tracing(), at_once)
         for number in range(1, 257):
             trace.received(STREAM, opening(number, parent(number)))
         trace.stepped(time.perf_counter(), step([commit(number) for number in range(1, 257)]))
