@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,20 @@ def main(arguments: list[str]) -> int:
 def _tables(reports: list[dict[str, Any]]) -> str:
     if not reports:
         return "Nothing was measured yet."
+    by_machine: dict[str, list[dict[str, Any]]] = {}
+    for report in reports:
+        by_machine.setdefault(_machine(report), []).append(report)
+    tables = (f"{machine}\n\n{_table(mine)}" for machine, mine in by_machine.items())
+    return "\n\n".join([*tables, *_same_ids(reports)])
+
+
+def _table(reports: list[dict[str, Any]]) -> str:
     lines = ["| measured | result | command |", "| --- | --- | --- |"]
     for report in reports:
         lines += [
             f"| {what} | {result} | `{report['command']}` |" for what, result in _rows(report)
         ]
-    notes = [*dict.fromkeys(map(_machine, reports)), *_same_ids(reports)]
-    return "\n".join(lines) + "\n\n" + "\n\n".join(notes)
+    return "\n".join(lines)
 
 
 def _machine(report: dict[str, Any]) -> str:
@@ -123,17 +131,34 @@ def _seconds(spread: dict[str, float]) -> str:
 
 
 def _policies(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """One row per pair of models and number of requests, all schedules in it."""
-    rows: dict[str, list[str]] = {}
+    """One row per pair of models: all schedules, each with every number of requests."""
+    cases: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for speed in report["speeds"]:
-        case = speed["case"]
-        what = (
-            f"stand-ins: step {case['step_ms']} ms, draft {case['draft_ms']} ms, "
-            f"best guess right {case['acceptance']:.1%}, {speed['requests']} at once"
-        )
-        found = f"{speed['schedule']} {speed['speculating']:.0f} tokens/s ({speed['ratio']}x plain)"
-        rows.setdefault(what, []).append(found)
-    return [(what, ", ".join(found)) for what, found in rows.items()]
+        schedules = cases.setdefault(_pair(speed["case"]), {})
+        schedules.setdefault(speed["schedule"], []).append(speed)
+    rows = []
+    for pair, schedules in cases.items():
+        requests = _listed(str(speed["requests"]) for speed in next(iter(schedules.values())))
+        found = (_rates(schedule, speeds) for schedule, speeds in schedules.items())
+        rows.append((f"{pair}; {requests} at once", "; ".join(found)))
+    return rows
+
+
+def _pair(case: dict[str, float]) -> str:
+    return (
+        f"stand-ins: step {case['step_ms']} ms, draft {case['draft_ms']} ms, "
+        f"best guess right {case['acceptance']:.1%}"
+    )
+
+
+def _rates(schedule: str, speeds: list[dict[str, Any]]) -> str:
+    rates = _listed(f"{speed['speculating']:.0f}" for speed in speeds)
+    ratios = _listed(f"{speed['ratio']:.2f}" for speed in speeds)
+    return f"{schedule} {rates} tokens/s ({ratios} x plain)"
+
+
+def _listed(values: Iterable[str]) -> str:
+    return " / ".join(values)
 
 
 def _speed(row: dict[str, float]) -> str:
