@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from foredraft.engine.sampling import SampledRow
-from foredraft.engine.scoring import join, score
+from foredraft.engine.scoring import finite, join, score
 from foredraft.params import Speculation
 from foredraft.tree.token_tree import Added, TokenTree
 from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence, PromptLogprobs
@@ -35,6 +35,7 @@ class VerifySequence:
     sound: bool = False  # a step has shown that all its KV is finite
     orphans: list[int] = field(default_factory=list)
     scored: list[PromptLogprobs] = field(default_factory=list)  # of the prompt's chunks so far
+    unscorable: bool = False  # numbers of these chunks are not finite
 
     @classmethod
     def open(
@@ -99,9 +100,10 @@ class VerifySequence:
     def score(self, start: int, logits: Tensor) -> None:
         """Keep how likely the token after each row of the prompt's chunk at ``start`` is."""
         if start == 0:
-            self.scored = []  # of a prefill that was cut short
+            self.scored, self.unscorable = [], False  # of a prefill that was cut short
         after = self.tokens[start + 1 : start + 1 + len(logits)]
         self.scored.append(score(logits, after, self.opened.params.logprobs or 0))
+        self.unscorable = self.unscorable or not finite(logits)
 
     def take_scored(self) -> PromptLogprobs | None:
         """What the prompt's chunks gave, once; None if the prompt is not to be scored."""

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import isfinite
 
 import grpc
 from torch import Tensor
 
 from foredraft.engine.runner import Runner, SequenceRows
 from foredraft.engine.sampling import choose, token_logprobs
+from foredraft.engine.scoring import finite
 from foredraft.policy.cost import StepCost
 from foredraft.policy.selection import Candidate, select_nodes
 from foredraft.tree.token_tree import Node
@@ -98,9 +98,9 @@ def run(runner: Runner, trees: Sequence[TreeRows]) -> tuple[list[Outcome], StepT
     forward_done = time.perf_counter()
     by_tree = logits.split([len(tree.tokens) for tree in trees])
     choices = _choices(runner, trees, logits)
-    if not _finite(logits):
+    if not finite(logits):
         pairs = zip(choices, by_tree, strict=True)
-        choices = [chosen if _finite(rows) else None for chosen, rows in pairs]
+        choices = [chosen if finite(rows) else None for chosen, rows in pairs]
     sample_done = time.perf_counter()
     outcomes = [
         _outcome(runner, tree, chosen, rows)
@@ -125,13 +125,9 @@ def _choices(runner: Runner, trees: Sequence[TreeRows], logits: Tensor) -> list[
     return [list(islice(chosen, len(tree.tokens))) for tree in trees]
 
 
-def _finite(logits: Tensor) -> bool:
-    return all(isfinite(bound) for bound in logits.aminmax())  # quicker than all(isfinite)
-
-
 def _outcome(runner: Runner, tree: TreeRows, choices: list[int] | None, logits: Tensor) -> Outcome:
     sequence, opened = tree.sequence, tree.sequence.opened
-    if choices is None:
+    if choices is None or sequence.unscorable:
         sequence.sound = False
         text = "the model's numbers are not finite for this input"
         code = code_number(grpc.StatusCode.INTERNAL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -24,6 +25,11 @@ def score(logits: Tensor, tokens: Sequence[int], top: int) -> PromptLogprobs:
     best = torch.topk(logits, min(top, logits.shape[1]))
     values = (best.values - norms).flatten().tolist()
     return PromptLogprobs(tuple(chosen), tuple(best.indices.flatten().tolist()), tuple(values))
+
+
+def finite(logits: Tensor) -> bool:
+    """True if a choice among them, or a score of them, means anything."""
+    return all(isfinite(bound) for bound in logits.aminmax())  # quicker than all(isfinite)
 
 
 def join(parts: Iterable[PromptLogprobs]) -> PromptLogprobs:

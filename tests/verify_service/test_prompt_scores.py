@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 import torch
 from support.drafters import half_right
@@ -16,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from foredraft.config import EngineConfig
 from foredraft.engine.runner import ModelRunner
+from foredraft.wire.errors import code_number
 from foredraft.wire.messages import PromptLogprobs
 
 VOCAB, TOP = 128, 3
@@ -137,3 +139,29 @@ def test_a_resumed_sequence_is_not_scored_again(runner: ModelRunner) -> None:
     with VerifyDriver(runner) as driver:
         driver.open(0, PROMPTS[65], score_prompt=True, committed=[5], **ASKED)
         assert not any(commit.prompt for commit in driver.finish()[0].commits)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+def test_scores_that_are_not_finite_end_their_sequence(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    """Only the first chunk is broken, and none of what the step itself computes."""
+    run = runner.prefill_scored
+
+    def broken(blocks: list[int], tokens: list[int], start: int) -> torch.Tensor:
+        logits = run(blocks, tokens, start).clone()
+        if start == 0:
+            logits[1, 7] = wrong
+        return logits
+
+    monkeypatch.setattr(runner, "prefill_scored", broken)
+    with VerifyDriver(runner) as driver:
+        driver.open(0, PROMPTS[129], score_prompt=True, **ASKED)
+        driver.open(1, PROMPTS[129], **ASKED)
+        answers = driver.finish()
+    error = answers[0].error
+    assert error is not None
+    assert error.code == code_number(grpc.StatusCode.INTERNAL)
+    assert "not finite" in error.message
+    assert answers[1].error is None
+    assert not answers[0].commits
