@@ -10,6 +10,7 @@ from foredraft.params import InvalidField, Schedule, Speculation
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _SPIN_COUNT = "10000"
+KV_MEMORY_MIB = 1024
 RESUME_SECONDS = 60.0  # a worker that is started again has loaded by then
 REQUEST_SECONDS = 3600.0  # a client that never asks again must not hold memory for ever
 API_KEY_VARIABLE = "FOREDRAFT_API_KEY"
@@ -43,7 +44,7 @@ class EngineConfig:
     dtype: str = "auto"
     device: str = "auto"
     threads: int = 1
-    kv_memory_mib: int = 1024
+    kv_memory_mib: int = KV_MEMORY_MIB
     fake: FakeEngine | None = None
 
 
@@ -130,6 +131,7 @@ class StackConfig:
     dtype: str = "auto"
     restart: bool = True
     max_nodes: int = 64
+    kv_memory_mib: int = KV_MEMORY_MIB
     http_port: int | None = None
     api_keys: Path | None = None
     rate: RateLimit | None = None

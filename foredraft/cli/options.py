@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from foredraft.cli.faults import CommandError
-from foredraft.config import DTYPES, RateLimit
+from foredraft.config import DTYPES, KV_MEMORY_MIB, RateLimit
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS
 from foredraft.models.fetch import ModelError
 from foredraft.models.resolve import resolve_model
@@ -55,6 +55,13 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         default=64,
         help="most guesses in a tree and in a step",
+    )
+    parser.add_argument(
+        "--kv-memory-mib",
+        type=positive_int,
+        metavar="N",
+        default=KV_MEMORY_MIB,
+        help="memory for the target's keys and values, in MiB",
     )
     add_speculation_flag(parser, default="auto")
 

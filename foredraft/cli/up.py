@@ -90,6 +90,7 @@ def stack_config(args: argparse.Namespace, host: str, port: int) -> StackConfig:
         speculation=speculation,
         dtype=args.dtype,
         max_nodes=args.max_nodes,
+        kv_memory_mib=args.kv_memory_mib,
     )
 
 

@@ -38,6 +38,7 @@ def make_children(
         draft_arguments += ["--model", str(config.draft), "--dtype", config.dtype]
     verify_arguments = ["--listen", verify, "--model", str(config.model), *common]
     verify_arguments += ["--dtype", config.dtype, "--prefix-share", str(config.prefix_share)]
+    verify_arguments += ["--kv-memory-mib", str(config.kv_memory_mib)]
     if config.fake_target is not None and config.fake_draft is not None:
         verify_arguments += ["--fake-engine", str(config.fake_target.step_ms)]
         fake = f"{config.fake_draft.step_ms},{config.fake_draft.acceptance}"

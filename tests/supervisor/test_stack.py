@@ -158,6 +158,7 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
         speculation=Speculation.MODEL,
         dtype="float32",
         max_nodes=9,
+        kv_memory_mib=77,
     )
     make_children(wanted, "0.0.0.0:1234", tmp_path, "0.0.0.0:1235")
 
@@ -170,3 +171,4 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
     assert parsed["gateway"].draft == (parsed["draft"].listen,)
     assert parsed["draft"].model == str(tmp_path / "draft")
     assert parsed["draft"].dtype == parsed["verify"].dtype == "float32"
+    assert parsed["verify"].kv_memory_mib == 77
