@@ -12,7 +12,7 @@ from foredraft.request import GenerateRequest
 from foredraft.wire.messages import ModelInfo
 from gateway.admission import Admission
 from gateway.metrics import CANCELLED, ERROR, Metrics, RequestMeter
-from gateway.plan import Plan, Planner
+from gateway.plan import Plan, Planner, check_prompt_logprobs
 from gateway.relay import Relay
 from gateway.request import Request
 from gateway.trace import Trace
@@ -64,6 +64,7 @@ class Intake:
                 if plans:
                     await asyncio.sleep(0)
                 plans.append(await self._planner.plan(each, model))
+            check_prompt_logprobs(choices * sum(plan.prompt_logprobs for plan in plans))
             requests: list[Request] = []
             try:
                 for plan, choice in product(plans, range(choices)):

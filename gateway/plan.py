@@ -86,15 +86,13 @@ class Planner:
         check_stops(options.stop)
         params = _params(options, model)
         prompt = await self._tokens(request.prompt, model)
-        plan = Plan(
+        return Plan(
             prompt=prompt,
             params=_fit(params, model.context_length - len(prompt)),
             stops=options.stop,
             speculation=_allowed(options.speculation or Speculation.AUTO, self._speculation),
             score_prompt=request.score_prompt,
         )
-        check_prompt_logprobs(plan.prompt_logprobs)
-        return plan
 
     async def encode(
         self, prompt: Prompt, model: ModelInfo, *, special: bool = False

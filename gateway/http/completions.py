@@ -10,7 +10,6 @@ from foredraft.results import Delta
 from gateway.http.answer import Answer
 from gateway.http.logprobs import LogprobWriter, joined
 from gateway.http.options import Asked
-from gateway.plan import check_prompt_logprobs
 from gateway.request import Request
 from gateway.tokenizer import Tokenizer
 
@@ -23,7 +22,6 @@ class CompletionAnswer(Answer):
         self, asked: Asked, requests: Sequence[Request], model_id: str, tokenizer: Tokenizer
     ) -> None:
         super().__init__(asked, requests, model_id)
-        check_prompt_logprobs(sum(request.plan.prompt_logprobs for request in requests))
         self._tokenizer = tokenizer
         self._logprobs = [LogprobWriter(tokenizer) for _ in requests]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
 from foredraft.results import TokenLogprob, TopLogprob
@@ -12,36 +12,34 @@ from gateway.tokenizer import Tokenizer
 
 
 class LogprobWriter:
-    """``offset`` counts the characters of the answer so far: events continue one another."""
+    """Of one choice: it counts the characters so far, as events continue one another."""
 
-    def __init__(self, tokenizer: Tokenizer, offset: int = 0) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._offset = offset
+        self._offset = 0
+        self._characters = getincrementaldecoder("utf-8")("replace")  # one may need several tokens
 
     def completion(self, entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
         """Columns; the chosen token is among the best of its place, as OpenAI has it."""
         if entries is None:
             return None
-        tokens = [self._text(entry.token_id) for entry in entries]
+        ids = [entry.token_id for entry in entries]
         return {
-            "tokens": tokens,
+            "tokens": [self._text(token) for token in ids],
             "token_logprobs": [entry.logprob for entry in entries],
             "top_logprobs": [self._top(entry) for entry in entries],
-            "text_offset": [self._advance(token) for token in tokens],
+            "text_offset": [self._advance(token) for token in ids],
         }
 
     def prompt(self, ids: Sequence[int], scores: PromptLogprobs) -> dict[str, Any]:
         """Columns of a prompt, as of an answer; nothing is known of its first token."""
         top = len(scores.top_ids) // max(1, len(scores.chosen))
-        places = range(0, len(scores.chosen) * top, top) if top else repeat(0)
         entries = [
-            TokenLogprob(token, chosen, _best(scores, place, place + top))
-            for token, chosen, place in zip(ids[1:], scores.chosen, places, strict=False)
+            TokenLogprob(token, chosen, _best(scores, number * top, (number + 1) * top))
+            for number, (token, chosen) in enumerate(zip(ids[1:], scores.chosen, strict=True))
         ]
-        first = self._text(ids[0])
-        start = self._advance(first)
+        unknown = {"tokens": self._text(ids[0]), "text_offset": self._advance(ids[0])}
         rest = self.completion(entries) or {}
-        unknown = {"tokens": first, "text_offset": start}
         return {name: [unknown.get(name), *column] for name, column in rest.items()}
 
     def chat(self, entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
@@ -70,9 +68,10 @@ class LogprobWriter:
     def _text(self, token: int) -> str:
         return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
 
-    def _advance(self, token: str) -> int:
+    def _advance(self, token: int) -> int:
+        """The place of the character that a token begins with or goes on with."""
         at = self._offset
-        self._offset += len(token)
+        self._offset += len(self._characters.decode(self._tokenizer.token_bytes(token)))
         return at
 
 

@@ -121,3 +121,4 @@ async def test_more_than_one_message_holds_is_refused(model, monkeypatch):
             async with at.http.post("/v1/completions", json=body | more) as response:
                 error = (await response.json())["error"]
                 assert (response.status, error["param"]) == (400, "logprobs"), error
+        assert not at.verify.opened
