@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from foredraft.cli.answer import shown
@@ -78,14 +79,27 @@ def _answer(client: Client, turn: list[Message], options: dict[str, Any]) -> str
     """
     said = ""
     try:
-        with client.stream(messages=turn, **options) as stream:
+        with client.stream(messages=turn, **options) as stream, _interrupt(stream.cancel):
             for delta in stream:
                 said += delta.text
                 print(shown(delta.text), end="", flush=True)
-    except KeyboardInterrupt:
-        print(" …", end="")
+        if stream.result.finish_reason == "cancelled":
+            print(" …", end="")
     except ForedraftError as error:
         print(f"foredraft: {one_line(str(error))}", file=sys.stderr)
         return None
     print(flush=True)
     return said
+
+
+@contextlib.contextmanager
+def _interrupt(end: Callable[[], None]) -> Iterator[None]:
+    """An interrupt inside the block calls ``end``.
+
+    As an exception it could come at a place where a library can only ignore it.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: end())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
