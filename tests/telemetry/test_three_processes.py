@@ -86,7 +86,9 @@ def test_one_trace_from_the_caller_through_all_processes(trace_file):
     assert len(steps) == request.attributes[names.STEPS] and rounds
     tokens = [step.link_to(request.span_id).attributes[names.LINK_TOKENS] for step in steps]
     assert sum(tokens) == TOKENS
-    assert len(mine) == 3 + len(steps) + len(rounds)
+    # A step or round that served another request, too, may be of that one's trace.
+    own = [span for span in (*steps, *rounds) if span.trace_id == TRACE]
+    assert len(mine) == 3 + len(own) and own
 
 
 def test_requests_beside_each_other_share_steps(trace_file):
