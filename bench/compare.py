@@ -17,18 +17,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.prompts import Chat, read_prompts
 from bench.report import check_output, write_report
 from bench.values import names_of, two_or_more
 from foredraft.aio import AsyncClient
+from foredraft.chat_template import ChatTemplate
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import find_draft, find_model, positive_int, read_speculation
 from foredraft.config import DTYPES, StackConfig
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import SamplingParams, Speculation, check_params
+from foredraft.prompt_file import Chat, read_prompts
 from foredraft.request import ChatMessage
 from foredraft.supervisor.stack import StackError, running_stack
-from gateway.chat_template import ChatTemplate
 from gateway.tokenizer import Tokenizer
 
 PLAIN = "plain"
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     for mode in args.speculation:
         read_speculation(mode, args.draft)
     check_output(args.json)
-    chats = read_prompts(args.prompts, args.limit)
+    chats = read_prompts(args.prompts, args.limit, option="--prompts")
     config = StackConfig(
         grpc_host="127.0.0.1",
         grpc_port=0,

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from bench.prompts import OPTION, read_text
 from bench.report import check_output, write_report
 from bench.values import names_of, two_or_more
 from foredraft.cli.faults import CommandError
@@ -23,9 +22,11 @@ from foredraft.engine.model_config import UnsupportedModel, read_model_config
 from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import InvalidField
+from foredraft.prompt_file import read_text
 from foredraft.tokenizer_hash import read_tokenizer
 
 _ROWS = 64
+_PROMPTS = "--prompts"
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
     """
     args = _parser().parse_args(arguments)
     check_output(args.json)
-    text = read_text(args.prompts)
+    text = read_text(args.prompts, option=_PROMPTS)
     model = find_model(args.model)
     windows = _windows(model, text, args.window, args.limit)
     count = sum(len(window) - 1 for window in windows)
@@ -64,7 +65,7 @@ def _windows(model: Path, text: str, width: int, limit: int) -> list[list[int]]:
     windows = [tokens[start : start + width] for start in starts]
     windows = [window for window in windows if len(window) > 1]
     if not windows:
-        raise InvalidField(OPTION, "a text of at least two tokens")
+        raise InvalidField(_PROMPTS, "a text of at least two tokens")
     return windows
 
 

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass, replace
 
+from foredraft.chat_template import ChatTemplate
 from foredraft.limits import MAX_PROMPT_LOGPROBS
 from foredraft.params import (
     InvalidField,
@@ -28,7 +29,6 @@ from foredraft.request import (
     sampling_params,
 )
 from foredraft.wire.messages import ModelInfo, Source
-from gateway.chat_template import ChatTemplate
 from gateway.tokenizer import Tokenizer
 
 _CHARACTERS_PER_TOKEN = 16  # a longer text cannot fit the context: refused before it is read

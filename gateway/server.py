@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
+from foredraft.chat_template import ChatTemplate
 from foredraft.config import GatewayConfig
 from foredraft.v1 import generate_pb2_grpc as pb_grpc
 from foredraft.wire.channel import MAX_CONNECTIONS, bind, public_server
@@ -17,7 +18,6 @@ from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.serving import GRACE_SECONDS, serve_until_stopped
 from gateway.access import make_access
-from gateway.chat_template import ChatTemplate
 from gateway.generate_service import SERVICE, GenerateService
 from gateway.http.app import make_app
 from gateway.http.door import HttpDoor

@@ -8,6 +8,7 @@ import threading
 import pytest
 from support.tiny_models import make_tiny_tokenizer
 
+from foredraft.chat_template import ChatTemplate
 from foredraft.params import InvalidField, Speculation, Unsupported
 from foredraft.request import (
     ChatMessage,
@@ -18,7 +19,6 @@ from foredraft.request import (
     TokenPrompt,
 )
 from foredraft.wire.messages import ModelInfo
-from gateway.chat_template import ChatTemplate
 from gateway.plan import Planner
 from gateway.tokenizer import Tokenizer
 

@@ -7,10 +7,10 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
+from foredraft.chat_template import ChatTemplate
 from foredraft.engine.model_config import UnsupportedModel
 from foredraft.params import InvalidField
 from foredraft.request import ChatMessage
-from gateway.chat_template import ChatTemplate
 
 CHATS = [
     [("user", "Hi")],
