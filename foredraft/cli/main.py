@@ -7,14 +7,26 @@ import os
 import sys
 from collections.abc import Sequence
 
-from foredraft.cli import bench, chat, doctor, generate, health, models, run, serve, trace, up
+from foredraft.cli import (
+    bench,
+    chat,
+    doctor,
+    generate,
+    health,
+    models,
+    run,
+    serve,
+    trace,
+    train_draft,
+    up,
+)
 from foredraft.cli.faults import CommandError
 from foredraft.cli.until_signal import INTERRUPTED
 from foredraft.errors import ForedraftError
 from foredraft.params import InvalidField, Unsupported
 from foredraft.printable import one_line
 
-_COMMANDS = (up, serve, run, generate, chat, models, bench, doctor, health, trace)
+_COMMANDS = (up, serve, run, generate, chat, models, train_draft, bench, doctor, health, trace)
 _USAGE = 2
 _CLOSED_PIPE = 141  # what shells say of a command that SIGPIPE ended
 

@@ -1,0 +1,167 @@
+"""The target's answers on disk: shards that are there whole or not at all."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+from tqdm import tqdm
+
+from draft_service.training.answerer import Answerer
+from draft_service.training.prompt_ids import Ids, PromptIds
+from draft_service.training.settings import TrainSettings, write_whole
+from foredraft.params import InvalidField
+
+ANSWERS = "--answers"
+_SHARD_TOKENS = 2**20
+_HELD_OUT = "held_out.safetensors"
+
+Say = Callable[[str], None]
+
+
+class Stopped(Exception):
+    """The run was asked to end; all that it had made is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    prompt: Ids
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Prompts with their answers, one after another.
+
+    tokens: int32 of all of them. lengths: int32 [answers], prompts included; prompt_lengths: int32.
+    temperatures: float32 [answers]; seeds: int64 [answers], of the batches they were made in.
+    """
+
+    tokens: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    prompt_lengths: NDArray[np.int32]
+    temperatures: NDArray[np.float32]
+    seeds: NDArray[np.int64]
+
+    @property
+    def answer_tokens(self) -> int:
+        return int(self.lengths.sum() - self.prompt_lengths.sum())
+
+    def save(self, file: Path) -> None:
+        write_whole(file, save({name: getattr(self, name) for name in self.__slots__}))
+
+    @classmethod
+    def load(cls, file: Path) -> Answers:
+        """Raises InvalidField if the file is none of ours."""
+        try:
+            return cls(**load(file.read_bytes()))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise InvalidField(ANSWERS, f"whole shards of answers: {file}: {error}") from None
+
+    @classmethod
+    def joined(cls, shards: Sequence[Answers]) -> Answers:
+        parts = {name: [getattr(shard, name) for shard in shards] for name in cls.__slots__}
+        return cls(**{name: np.concatenate(arrays) for name, arrays in parts.items()})
+
+
+def make_answers(
+    settings: TrainSettings,
+    prompts: PromptIds,
+    make_answerer: Callable[[], Answerer],
+    stop: Event,
+    say: Say,
+) -> tuple[Answers, Answers]:
+    """Answers to train on and held-out ones; only what is not on disk is made.
+
+    Raises:
+        Stopped: ``stop`` was set; whole shards are kept.
+        InvalidField: a file that is there holds no answers.
+    """
+    settings.answers.mkdir(parents=True, exist_ok=True)
+    shards = _shards(settings, prompts)
+    missing = [(file, jobs) for file, jobs in shards if not file.exists()]
+    if missing:
+        _make_missing(settings, make_answerer(), missing, stop, say)
+    held_out, *trained = (Answers.load(file) for file, _ in shards)
+    return Answers.joined(trained), held_out
+
+
+def _shards(settings: TrainSettings, prompts: PromptIds) -> list[tuple[Path, list[Job]]]:
+    """Files and what belongs into each: held-out prompts, then about a million tokens a file."""
+    jobs = [Job(ids, heat) for ids in prompts.trained for heat in settings.temperatures]
+    random.Random(settings.seed).shuffle(jobs)
+    batches = max(1, round(_SHARD_TOKENS / settings.max_answer / settings.answer_batch))
+    size = batches * settings.answer_batch
+    files = [(settings.answers / _HELD_OUT, [Job(ids, 0.0) for ids in prompts.held_out])]
+    for number, first in enumerate(range(0, len(jobs), size)):
+        name = f"shard-{number:04d}.safetensors"
+        files.append((settings.answers / name, jobs[first : first + size]))
+    return files
+
+
+def _make_missing(
+    settings: TrainSettings,
+    answerer: Answerer,
+    missing: Sequence[tuple[Path, list[Job]]],
+    stop: Event,
+    say: Say,
+) -> None:
+    started, made = time.monotonic(), 0
+    total = sum(len(jobs) for _, jobs in missing)
+    with tqdm(total=total, desc="answers", unit="answer", disable=None) as bar:
+        for file, jobs in missing:
+            answers = _answer_all(settings, answerer, jobs, file.stem, stop, bar)
+            answers.save(file)
+            made += answers.answer_tokens
+            bar.set_postfix_str(f"{made / (time.monotonic() - started):,.0f} tokens/s")
+    seconds = time.monotonic() - started
+    say(f"{total} answers, {made} tokens, in {seconds:.0f} s ({made / seconds:.0f} tokens/s)")
+
+
+def _answer_all(
+    settings: TrainSettings,
+    answerer: Answerer,
+    jobs: Sequence[Job],
+    name: str,
+    stop: Event,
+    bar: tqdm[NoReturn],
+) -> Answers:
+    """The answers of one shard. Batches are of prompts of similar length, in a fixed order."""
+    chance = random.Random(f"{settings.seed} {name}")
+    ordered = sorted(jobs, key=lambda job: (len(job.prompt), job.prompt, job.temperature))
+    rows = settings.answer_batch
+    found: list[tuple[Job, list[int], int]] = []
+    for batch in (ordered[first : first + rows] for first in range(0, len(ordered), rows)):
+        if stop.is_set():
+            raise Stopped
+        seed = chance.getrandbits(63)
+        prompts, heats = [job.prompt for job in batch], [job.temperature for job in batch]
+        answers = answerer.answer(prompts, heats, seed, settings.max_answer)
+        found += [(job, ids, seed) for job, ids in zip(batch, answers, strict=True)]
+        bar.update(len(batch))
+    return _collected(found)
+
+
+def _collected(found: Iterable[tuple[Job, list[int], int]]) -> Answers:
+    tokens: list[int] = []
+    rows = []
+    for job, ids, seed in found:
+        tokens += [*job.prompt, *ids]
+        rows.append((len(job.prompt) + len(ids), len(job.prompt), job.temperature, seed))
+    lengths, prompt_lengths, temperatures, seeds = zip(*rows, strict=True)
+    return Answers(
+        tokens=np.array(tokens, dtype=np.int32),
+        lengths=np.array(lengths, dtype=np.int32),
+        prompt_lengths=np.array(prompt_lengths, dtype=np.int32),
+        temperatures=np.array(temperatures, dtype=np.float32),
+        seeds=np.array(seeds, dtype=np.int64),
+    )

@@ -1,0 +1,58 @@
+"""Cross-entropy of the draft against the target's whole distribution.
+
+    loss = mean over rows of  -Σ_id  p(id) · log q(id),   p = softmax(target), q = softmax(draft)
+
+Its gradient with respect to the draft's logits is (q - p) / rows. The head is frozen, so only the
+draft's hidden rows need a gradient: it is computed with the loss, piece by piece, and logits of all
+rows are never there at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+MOST_LOGITS = 2**25  # of one piece; four of that size are there at once, in float32
+
+
+def pieces(rows: int, vocabulary: int) -> Iterator[slice]:
+    """Cuts rows such that a piece has at most `MOST_LOGITS` logits, or one row."""
+    size = max(1, MOST_LOGITS // vocabulary)
+    for first in range(0, rows, size):
+        yield slice(first, first + size)
+
+
+def distillation_loss(draft: Tensor, target: Tensor, head: Tensor) -> Tensor:
+    """The mean over rows, a scalar that gradients flow through to ``draft``.
+
+    Args:
+        draft, target: hidden rows [rows, hidden] behind the last norms; at least one row.
+        head: [vocabulary, hidden], of both; its type is that of the products.
+    """
+    apply: Any = _Distillation.apply
+    loss: Tensor = apply(draft, target, head)
+    return loss
+
+
+class _Distillation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, draft: Tensor, target: Tensor, head: Tensor) -> Tensor:
+        rows, total = len(draft), draft.new_zeros((), dtype=torch.float32)
+        gradient = torch.empty_like(draft)
+        for piece in pieces(rows, len(head)):
+            wanted = functional.linear(target[piece].to(head.dtype), head).float().softmax(dim=-1)
+            logits = functional.linear(draft[piece].to(head.dtype), head).float()
+            total += (logits.logsumexp(dim=-1) - (wanted * logits).sum(dim=-1)).sum()
+            wrong = logits.softmax(dim=-1).sub_(wanted)
+            gradient[piece] = (wrong.to(head.dtype) @ head).to(draft.dtype).div_(rows)
+        ctx.save_for_backward(gradient)
+        return total / rows
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * outer[0], None, None

@@ -1,0 +1,87 @@
+"""A target and the draft that learns from it, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from draft_service.training.batches import Batch
+from draft_service.training.decoder import Decoder, Turns, attend_within, lay_out
+from draft_service.training.prune import prune
+from foredraft.engine.model_config import ModelConfig, read_model_config
+from foredraft.engine.model_info import read_model_info
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """``decoder`` is the target's, in ``dtype``; ``draft`` is a transformers model in float32.
+
+    head: [vocabulary, hidden] of both models, without padding rows.
+    stored: the type of the target's files.
+    """
+
+    shape: ModelConfig
+    decoder: Decoder
+    head: Tensor
+    draft: Any
+    stored: torch.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.head.dtype
+
+    @torch.no_grad()
+    def target_rows(self, batch: Batch) -> Tensor:
+        """The target's hidden rows where the draft has to guess, [rows, hidden]."""
+        return self._rows(self.decoder, batch)
+
+    def draft_rows(self, batch: Batch) -> Tensor:
+        """The draft's, in float32. On a GPU its products are in bfloat16, its weights are not."""
+        with torch.autocast(self.device.type, self.dtype, enabled=self.device.type == "cuda"):
+            draft = lay_out(self.draft, self.shape, self.decoder.turns)
+            return self._rows(draft, batch).float()
+
+    def _rows(self, decoder: Decoder, batch: Batch) -> Tensor:
+        mask = batch.mask(self.shape.group, self.dtype)
+        hidden = decoder(batch.tokens, batch.positions, attend_within(mask))
+        return hidden.flatten(0, 1)[batch.answered]
+
+
+def load_pair(target: Path, layers: Sequence[int], device: torch.device, positions: int) -> Pair:
+    """The target in bfloat16 on a GPU and in float32 elsewhere, and the draft that is made of it.
+
+    Raises:
+        UnsupportedModel: the engine does not run this target.
+    """
+    shape = read_model_config(target)
+    vocabulary = read_model_info(target, shape).vocab_size
+    model: Any = AutoModelForCausalLM.from_pretrained(target, dtype="auto")
+    stored = model.dtype
+    model.requires_grad_(False).eval().to(device)
+    # Before the target is rounded: the draft starts from its own weights, and the library keeps the
+    # frequencies of positions in the model, too.
+    draft, turns = prune(model, tuple(layers)), Turns.of(model, positions)
+    model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    return Pair(
+        shape=shape,
+        decoder=lay_out(model, shape, turns),
+        head=model.lm_head.weight[:vocabulary],
+        draft=draft,
+        stored=stored,
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

@@ -1,0 +1,90 @@
+"""Answers made beside each other are those that transformers makes one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_models import EOS, make_tiny_model
+from transformers import AutoModelForCausalLM
+
+from draft_service.training.answerer import Answerer
+from draft_service.training.decoder import attend_within, group_mask
+from draft_service.training.pair import Pair, load_pair
+
+CPU = torch.device("cpu")
+LENGTH = 160
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"hidden": 96, "heads": 6, "kv_heads": 2},
+    "mistral": {"tie": False, "sliding_window": None, "head_dim": 24},
+    "qwen2": {"hidden": 64, "heads": 4, "kv_heads": 1},
+    "qwen3": {"norm_spread": 0.3, "head_dim": 24},
+}
+PROMPTS = [[5], [9, 8, 7, 6, 30, 31], [40, 41, 42], list(range(3, 123)), [5, 60, 61]]
+
+
+def answerer(pair: Pair, rows: int, eos: tuple[int, ...] = (EOS,)) -> Answerer:
+    return Answerer(pair.decoder, pair.head, eos, rows, LENGTH)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_answers_equal_transformers(tmp_path: Path, family: str) -> None:
+    """Prompts of five lengths in one batch, so all but one begin behind padding; two buckets."""
+    directory = make_tiny_model(tmp_path, family, **FAMILIES[family])
+    found = answerer(load_pair(directory, (0,), CPU, LENGTH), rows=6).answer(
+        PROMPTS, [0.0] * len(PROMPTS), seed=0, most=16
+    )
+    model: Any = AutoModelForCausalLM.from_pretrained(directory)
+    for prompt, ids in zip(PROMPTS, found, strict=True):
+        given = torch.tensor([prompt])
+        expected = model.generate(
+            given, attention_mask=torch.ones_like(given), max_new_tokens=16, do_sample=False
+        )
+        assert ids == expected[0, len(prompt) :].tolist()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    directory = make_tiny_model(tmp_path_factory.mktemp("llama"), "llama", spread=0.1)
+    return load_pair(directory, (0,), CPU, LENGTH)
+
+
+def test_a_seed_repeats_its_answers_and_another_does_not(pair: Pair) -> None:
+    maker, heats = answerer(pair, rows=5), [0.0, 0.7, 1.0, 1.0, 1.0]
+    first = maker.answer(PROMPTS, heats, seed=1, most=20)
+    other = maker.answer(PROMPTS, heats, seed=2, most=20)
+    assert maker.answer(PROMPTS, heats, seed=1, most=20) == first
+    assert other[0] == first[0]
+    assert all(theirs != ours for theirs, ours in zip(other[1:], first[1:], strict=True))
+
+
+def test_samples_follow_the_target_at_their_temperature(pair: Pair) -> None:
+    rows, prompt, heat = 1000, [9, 8, 7], 0.7
+    found = answerer(pair, rows).answer([prompt] * rows, [heat] * rows, seed=3, most=1)
+    counts = torch.bincount(torch.tensor(found).flatten(), minlength=len(pair.head))
+    visible = torch.ones(1, len(prompt), len(prompt), dtype=torch.bool).tril()
+    mask = group_mask(visible, pair.shape.group, torch.float32)
+    positions = torch.arange(len(prompt))[None]
+    hidden = pair.decoder(torch.tensor([prompt]), positions, attend_within(mask))
+    logits = hidden[0, -1] @ pair.head.T
+    far = {t: (counts / rows - (logits / t).softmax(-1)).abs().sum() / 2 for t in (0.5, heat, 1.0)}
+    assert (logits / heat).softmax(dim=-1).max() < 0.5
+    assert far[heat] < 0.13
+    assert far[heat] < min(far[0.5], far[1.0])
+
+
+def test_an_answer_ends_with_its_eos_and_no_prompt_is_changed(pair: Pair) -> None:
+    [whole] = answerer(pair, 1, eos=()).answer([[9, 8]], [0.0], seed=0, most=30)
+    assert len(whole) == 30
+    end = whole[12]
+    place = whole.index(end)
+    found = answerer(pair, 2, eos=(end,)).answer([[9, 8], [9, 8]], [0.0, 0.0], seed=0, most=30)
+    assert found == [whole[: place + 1]] * 2
+
+
+def test_a_prompt_and_its_answer_fit_in_a_window(pair: Pair) -> None:
+    prompt = list(range(3, 103))
+    [ids] = answerer(pair, 1, eos=()).answer([prompt], [0.0], seed=0, most=160)
+    assert len(prompt) + len(ids) == LENGTH

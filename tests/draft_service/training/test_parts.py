@@ -1,0 +1,215 @@
+"""Pruning, packing, the loss, the vocabulary and the measures, each by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from support.tiny_models import make_tiny_model
+from transformers import AutoModelForCausalLM
+
+from draft_service.training import objective
+from draft_service.training.answers import Answers
+from draft_service.training.batches import lay_out_windows, pack, rows_of, to_device
+from draft_service.training.evaluation import evaluate, walk
+from draft_service.training.learning_rate import learning_rate
+from draft_service.training.objective import distillation_loss
+from draft_service.training.pair import load_pair
+from draft_service.training.prompt_ids import chat_ids
+from draft_service.training.prune import choose_layers, prune
+from draft_service.training.vocabulary import answer_counts, choose_vocabulary, save_vocabulary
+from foredraft.params import InvalidField
+
+CPU = torch.device("cpu")
+
+
+def some_answers(count: int = 7, vocabulary: int = 128) -> Answers:
+    chance = np.random.default_rng(0)
+    lengths = chance.integers(5, 40, count).astype(np.int32)
+    return Answers(
+        tokens=chance.integers(3, vocabulary, int(lengths.sum())).astype(np.int32),
+        lengths=lengths,
+        prompt_lengths=chance.integers(1, 5, count).astype(np.int32),
+        temperatures=np.zeros(count, np.float32),
+        seeds=np.zeros(count, np.int64),
+    )
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_pruning_keeps_the_named_layers_bit_for_bit(tmp_path: Path, family: str) -> None:
+    directory = make_tiny_model(tmp_path, family, layers=4, tie=family == "llama")
+    target: Any = AutoModelForCausalLM.from_pretrained(directory)
+    draft = prune(target, (1, 3))
+    assert draft.config.num_hidden_layers == 2
+    for number, kept in enumerate((1, 3)):
+        ours = draft.model.layers[number].state_dict()
+        theirs = target.model.layers[kept].state_dict()
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert torch.equal(draft.lm_head.weight, target.lm_head.weight)
+    frozen = {name for name, weight in draft.named_parameters() if not weight.requires_grad}
+    assert frozen >= {"model.embed_tokens.weight"}
+    assert all(name in ("model.embed_tokens.weight", "lm_head.weight") for name in frozen)
+
+
+def test_with_all_layers_the_draft_is_the_target(tmp_path: Path) -> None:
+    pair = load_pair(make_tiny_model(tmp_path, "qwen2", layers=3), (0, 1, 2), CPU, 64)
+    windows = lay_out_windows(some_answers(), 64, [[item] for item in range(7)])
+    found = evaluate(pair, torch.arange(len(pair.head)), windows, batch=3)
+    assert (found.top1, found.top4, found.coupled1, found.coupled2) == (1.0, 1.0, 1.0, 1.0)
+    lengths = windows.answered.sum(axis=1)
+    assert found.chain5 == lengths.sum() / sum(-(-int(length) // 6) for length in lengths)
+
+
+def test_agreement_is_what_counting_one_by_one_finds(tmp_path: Path) -> None:
+    from foredraft.engine.noise import gumbel
+
+    pair = load_pair(make_tiny_model(tmp_path, "llama", layers=3), (0, 2), CPU, 64)
+    answers, ids = some_answers(), torch.arange(0, 128, 2)
+    windows = lay_out_windows(answers, 64, [[item] for item in range(7)])
+    found = evaluate(pair, ids, windows, batch=4)
+    target: Any = AutoModelForCausalLM.from_pretrained(tmp_path)
+    hits, coupled, steps, first = [], [], 0, 0
+    for item, length in enumerate(answers.lengths.tolist()):
+        tokens = torch.tensor(answers.tokens[first : first + length]).long()[None]
+        first += length
+        rows = slice(int(answers.prompt_lengths[item]) - 1, length - 1)
+        with torch.no_grad():
+            wanted, guessed = (model(tokens).logits[0, rows] for model in (target, pair.draft))
+        best = ids[guessed[:, ids].topk(4).indices]
+        mine = best == wanted.argmax(dim=-1)[:, None]
+        hits.append(mine)
+        steps += walk(mine[:, 0].tolist(), 7)
+        for row, (theirs, ours) in enumerate(zip(wanted, guessed, strict=True)):
+            noise = gumbel(item, 0, rows.start + row + 1, 128, CPU)
+            two = ids[(ours + noise)[ids].topk(2).indices]
+            coupled.append((two == (theirs + noise).argmax()).tolist())
+    flat, noisy = torch.cat(hits).double(), torch.tensor(coupled).double()
+    assert found.top1 == flat[:, 0].mean()
+    assert found.top2 == flat[:, :2].sum(dim=1).mean()
+    assert found.top4 == pytest.approx(flat.sum(dim=1).mean().item())
+    assert found.coupled1 == noisy[:, 0].mean()
+    assert found.coupled2 == noisy.sum(dim=1).mean()
+    assert 0 < found.top1 < found.top4 < 1
+    assert found.chain7 == len(flat) / steps
+
+
+def test_layers_that_the_target_has_not_are_refused() -> None:
+    assert choose_layers(None, 30) == (0, 1, 28, 29)
+    assert choose_layers(None, 3) == (0, 1, 2)
+    for wrong in ((), (1, 0), (0, 0), (0, 30)):
+        with pytest.raises(InvalidField, match=r"^--layers must be .* 0 to 29, with commas"):
+            choose_layers(wrong, 30)
+
+
+@pytest.mark.parametrize(
+    ("right", "depth", "steps"),
+    [
+        ([], 5, 0),
+        ([False] * 4, 5, 4),
+        ([True] * 12, 5, 2),
+        ([True] * 7, 5, 2),
+        ([True, False, True, True, False], 5, 2),
+        ([True, False, True, True, False], 1, 3),
+    ],
+)
+def test_steps_of_chains(right: list[bool], depth: int, steps: int) -> None:
+    assert walk(right, depth) == steps
+
+
+def test_every_answer_stands_in_one_window_and_sees_itself_alone(tmp_path: Path) -> None:
+    answers = some_answers(20)
+    packed = pack(answers.lengths.tolist(), 64)
+    assert sorted(item for window in packed for item in window) == list(range(20))
+    assert len(packed) == -(-int(answers.lengths.sum()) // 64)  # these fit without a gap too many
+    windows = lay_out_windows(answers, 64)
+    assert windows.answered.sum() == answers.answer_tokens
+    pair = load_pair(make_tiny_model(tmp_path, "llama"), (0,), CPU, 64)
+    batch = to_device(windows, slice(0, len(windows)), CPU)
+    alone = to_device(
+        lay_out_windows(answers, 64, [[item] for window in packed for item in window]),
+        slice(0, 20),
+        CPU,
+    )
+    torch.testing.assert_close(pair.target_rows(batch), pair.target_rows(alone))
+
+
+def test_every_window_comes_once_a_round() -> None:
+    rows = np.concatenate([rows_of(step, 4, 10, seed=1) for step in range(5)])
+    assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
+    assert list(rows[:10]) != list(rows[10:])
+    assert list(rows_of(3, 4, 10, seed=1)) == list(rows[12:16])
+
+
+def test_loss_and_gradient_equal_the_plain_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objective, "MOST_LOGITS", 100)  # three rows a piece
+    torch.manual_seed(0)
+    head, target = torch.randn(30, 8), torch.randn(10, 8)
+    draft = torch.randn(10, 8, requires_grad=True)
+    loss = 2 * distillation_loss(draft, target, head)
+    [gradient] = torch.autograd.grad(loss, draft)
+    wanted, logs = (target @ head.T).softmax(-1), (draft @ head.T).log_softmax(-1)
+    plain = -2 * (wanted * logs).sum(-1).mean()
+    torch.testing.assert_close(loss, plain)
+    torch.testing.assert_close(gradient, torch.autograd.grad(plain, draft)[0])
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    rates = [learning_rate(2.0, place / 100) for place in range(101)]
+    assert rates[0] == 0.0
+    assert rates[2] == 2.0 == max(rates)
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+    assert rates[-1] == pytest.approx(0.0)
+
+
+def test_the_reduced_vocabulary_counts_answers_only(tmp_path: Path) -> None:
+    answers = Answers(
+        tokens=np.array([9, 9, 9, 4, 4, 7, 9, 5, 4, 7, 11, 2], np.int32),
+        lengths=np.array([6, 6], np.int32),
+        prompt_lengths=np.array([3, 1], np.int32),
+        temperatures=np.zeros(2, np.float32),
+        seeds=np.zeros(2, np.int64),
+    )
+    counts = answer_counts(answers, 12)
+    assert {token: count for token, count in enumerate(counts) if count} == {
+        2: 1,
+        4: 3,
+        5: 1,
+        7: 2,
+        11: 1,
+    }
+    ids = choose_vocabulary(counts, 3, ends=(2,), specials=(0, 1, 11))
+    assert ids.tolist() == [2, 4, 7, 11]  # of 2, 5 and 11 the lowest is the third
+    save_vocabulary(tmp_path, ids)
+    stored = load_file(tmp_path / "draft_vocabulary.safetensors")
+    assert stored.keys() == {"ids"}
+    assert (stored["ids"].dtype, stored["ids"].tolist()) == (np.int32, [2, 4, 7, 11])
+
+
+def test_chats_become_the_ids_that_the_library_makes(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    make_tiny_model(tmp_path, "llama", vocab=300)
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    tokenizer["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst"}
+    tokenizer["truncation"]["stride"] = 0
+    library = AutoTokenizer.from_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    chats = [[{"role": "user", "content": text}] for text in ("Hi", "Name three <s> rivers.</s>")]
+    expected = [
+        library.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats
+    ]
+    assert [list(ids) for ids in chat_ids(tmp_path, chats)] == expected
+
+
+def test_prompts_without_a_chat_template_are_refused_by_the_option(tmp_path: Path) -> None:
+    make_tiny_model(tmp_path, "llama")
+    for name in ("chat_template.jinja", "tokenizer_config.json"):
+        (tmp_path / name).unlink(missing_ok=True)
+    with pytest.raises(InvalidField, match=r"^--prompts must be chats with messages absent: this"):
+        chat_ids(tmp_path, [[{"role": "user", "content": "Hi"}]])
