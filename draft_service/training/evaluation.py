@@ -49,7 +49,7 @@ def evaluate(pair: Pair, ids: Tensor, windows: Windows, batch: int) -> Agreement
     """
     total = int(windows.answered.sum())
     every = max(1, total // _NOISY_ROWS)
-    # Logits in float32: in bfloat16 the best of them often are several, and the lowest id would win.
+    # Logits in float32: in bfloat16 several are often equally good, and the lowest id would win.
     head = pair.head.float()
     guessing = head[ids]
     hits: list[Tensor] = []

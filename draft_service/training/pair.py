@@ -16,6 +16,7 @@ from draft_service.training.decoder import Decoder, Turns, attend_within, lay_ou
 from draft_service.training.prune import prune
 from foredraft.engine.model_config import ModelConfig, read_model_config
 from foredraft.engine.model_info import read_model_info
+from foredraft.params import InvalidField
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,21 @@ def load_pair(target: Path, layers: Sequence[int], device: torch.device, positio
     )
 
 
-def choose_device(name: str) -> torch.device:
+def use_device(name: str) -> torch.device:
+    """The device of a name, made this thread's own.
+
+    Raises:
+        InvalidField: there is no such GPU.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise InvalidField("--device", f"cpu, or one of the {count} GPUs that are there")
+        torch.cuda.set_device(device)
+        # Every pass here has a mask. Flash attention takes none, and cuDNN plans anew for every
+        # shape: without it one kernel runs them all.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return device

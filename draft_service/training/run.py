@@ -16,7 +16,7 @@ from draft_service.training.answers import ANSWERS, Answers, Say, Stopped, make_
 from draft_service.training.batches import lay_out_windows
 from draft_service.training.card import Facts, model_card
 from draft_service.training.export import check_output, export
-from draft_service.training.pair import Pair, choose_device, load_pair
+from draft_service.training.pair import Pair, load_pair, use_device
 from draft_service.training.plot import draw
 from draft_service.training.progress_log import Line, ProgressLog
 from draft_service.training.prompt_ids import PromptIds, read_prompt_ids
@@ -52,13 +52,14 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
     shape = read_model_config(settings.target)
     layers = choose_layers(settings.layers, shape.layers)
     _check_length(settings, shape)
+    device = use_device(settings.device)
     prompts = read_prompt_ids(settings)
     _hold(settings, layers)
     say(
         f"{len(prompts.trained)} prompts to train on, {len(prompts.held_out)} held out, "
         f"{prompts.too_long} left out as too long"
     )
-    pair = load_pair(settings.target, layers, choose_device(settings.device), settings.length)
+    pair = load_pair(settings.target, layers, device, settings.length)
 
     def make_answerer() -> Answerer:
         jobs = max(len(prompts.held_out), len(prompts.trained) * len(settings.temperatures))
