@@ -9,12 +9,14 @@ is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Event
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from draft_service.training.decoder import Decoder, attend, group_mask
+from draft_service.training.stopped import Stopped
 
 BUCKET = 128
 _PREFILL_TOKENS = 2**16  # of one pass: bounds its activations
@@ -48,11 +50,15 @@ class Answerer:
         temperatures: Sequence[float],
         seed: int,
         most: int,
+        stop: Event | None = None,
     ) -> list[list[int]]:
         """Up to ``most`` tokens for each prompt, its EOS included if it came.
 
         Equal arguments give equal answers. Temperature 0 is greedy. The batch ends early when 95 %
         of its answers have ended: the others stay as long as they are then.
+
+        Raises:
+            Stopped: ``stop`` was set meanwhile.
         """
         steps, device = self._steps, self._eos.device
         count, rows = len(prompts), steps.rows
@@ -73,8 +79,11 @@ class Answerer:
             lengths += ~done
             done |= (chosen[:, None] == self._eos).any(dim=-1)
             steps.advance(chosen)
-            if number % _LOOK_EVERY == _LOOK_EVERY - 1 and int(done.sum()) >= enough:
-                break
+            if number % _LOOK_EVERY == _LOOK_EVERY - 1:
+                if int(done.sum()) >= enough:
+                    break
+                if stop is not None and stop.is_set():
+                    raise Stopped
         found = zip(answers[:count].tolist(), lengths[:count].tolist(), strict=True)
         return [ids[:length] for ids, length in found]
 

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from draft_service.training.answerer import Answerer
 from draft_service.training.prompt_ids import Ids, PromptIds
 from draft_service.training.settings import TrainSettings, write_whole
+from draft_service.training.stopped import Stopped
 from foredraft.params import InvalidField
 
 ANSWERS = "--answers"
@@ -26,10 +27,6 @@ _SHARD_TOKENS = 2**20
 _HELD_OUT = "held_out.safetensors"
 
 Say = Callable[[str], None]
-
-
-class Stopped(Exception):
-    """The run was asked to end; all that it had made is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +142,7 @@ def _answer_all(
             raise Stopped
         seed = chance.getrandbits(63)
         prompts, heats = [job.prompt for job in batch], [job.temperature for job in batch]
-        answers = answerer.answer(prompts, heats, seed, settings.max_answer)
+        answers = answerer.answer(prompts, heats, seed, settings.max_answer, stop)
         found += [(job, ids, seed) for job, ids in zip(batch, answers, strict=True)]
         bar.update(len(batch))
     return _collected(found)

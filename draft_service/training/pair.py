@@ -55,7 +55,7 @@ class Pair:
     def _rows(self, decoder: Decoder, batch: Batch) -> Tensor:
         mask = batch.mask(self.shape.group, self.dtype)
         hidden = decoder(batch.tokens, batch.positions, attend_within(mask))
-        return hidden.flatten(0, 1)[batch.answered]
+        return hidden.flatten(0, 1).index_select(0, batch.answered)
 
 
 def load_pair(target: Path, layers: Sequence[int], device: torch.device, positions: int) -> Pair:

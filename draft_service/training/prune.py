@@ -42,7 +42,6 @@ def prune(target: Any, layers: tuple[int, ...]) -> Any:
     if kinds is not None:
         config.layer_types = [kinds[number] for number in layers]
     config.num_hidden_layers = len(layers)
-    config.use_cache = True
     weights = {
         name: weight
         for name, weight in (_renamed(item, layers) for item in target.state_dict().items())

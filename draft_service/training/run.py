@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -12,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from draft_service.training.answerer import Answerer
-from draft_service.training.answers import ANSWERS, Answers, Say, Stopped, make_answers
+from draft_service.training.answers import ANSWERS, Answers, Say, make_answers
 from draft_service.training.batches import lay_out_windows
 from draft_service.training.card import Facts, model_card
 from draft_service.training.export import check_output, export
@@ -27,6 +29,7 @@ from draft_service.training.settings import (
     hold_to,
     training_identity,
 )
+from draft_service.training.stopped import Stopped
 from draft_service.training.trainer import Material, Trainer
 from draft_service.training.vocabulary import answer_counts, choose_vocabulary, save_vocabulary
 from foredraft.engine.model_config import ModelConfig, read_model_config
@@ -66,7 +69,8 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
         rows = min(settings.answer_batch, jobs)
         return Answerer(pair.decoder, pair.head, shape.eos_token_ids, rows, settings.length)
 
-    answers, held_out = make_answers(settings, prompts, make_answerer, stop, say)
+    with _within_memory("--answer-batch"):
+        answers, held_out = make_answers(settings, prompts, make_answerer, stop, say)
     ids = _guessable(settings, pair, answers)
     material = Material(
         trained=lay_out_windows(answers, settings.length),
@@ -76,7 +80,8 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
         ids=torch.from_numpy(ids).to(pair.device, torch.int64),
     )
     progress = ProgressLog(settings.work / LOG)
-    Trainer(settings, pair, material, progress).run(stop)
+    with _within_memory("--batch"):
+        Trainer(settings, pair, material, progress).run(stop)
     _publish(settings, pair, progress.lines(), ids, _facts(pair, layers, prompts, answers, ids))
     last = progress.lines()[-1].agreement
     say(f"{settings.output}: top-1 {last.top1:.3f}, {last.chain5:.2f} tokens/step in chains of 5")
@@ -93,6 +98,14 @@ def _hold(settings: TrainSettings, layers: tuple[int, ...]) -> None:
         except OSError as error:
             raise InvalidField(option, f"a folder: {directory}: {error.strerror}") from None
         hold_to(directory / "settings.json", identity, option)
+
+
+@contextmanager
+def _within_memory(option: str) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise InvalidField(option, "smaller: the device's memory does not hold it") from error
 
 
 def _check_length(settings: TrainSettings, shape: ModelConfig) -> None:

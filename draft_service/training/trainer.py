@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from draft_service.training.answers import Stopped
 from draft_service.training.batches import Windows, rows_of, to_device
 from draft_service.training.checkpoint import Checkpoint
 from draft_service.training.evaluation import Agreement, evaluate
@@ -21,10 +21,12 @@ from draft_service.training.objective import distillation_loss
 from draft_service.training.pair import Pair
 from draft_service.training.progress_log import Line, ProgressLog
 from draft_service.training.settings import TrainSettings
+from draft_service.training.stopped import Stopped
+from foredraft.params import InvalidField
 
 _BETAS = (0.9, 0.95)
 _LONGEST_GRADIENT = 1.0
-_LOOK_EVERY = 8  # steps between two looks at the loss: a look waits for the device
+_LOOK_EVERY = 8  # steps between two looks at the loss: each waits for the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Trainer:
 
         Raises:
             Stopped: ``stop`` was set; there is a checkpoint of this very step.
-            InvalidField: the checkpoint that is there cannot be read.
+            InvalidField: the checkpoint that is there cannot be read, or the loss is not finite.
         """
         self._resume()
         self._started = self._saved = time.monotonic()
@@ -146,7 +148,9 @@ class Trainer:
 
     def _show(self, bar: tqdm[NoReturn]) -> None:
         if self._step % _LOOK_EVERY == 0:
-            self._losses[-1].item()  # so that the loop does not run far ahead of the device
+            if not math.isfinite(self._losses[-1].item()):
+                text = f"lower: after {self._step} steps the loss is no finite number"
+                raise InvalidField("--learning-rate", text)
             assert bar.total is not None or bar.disable
             bar.n = min(1.0, self._progress()) * (bar.total or 0.0)
             bar.refresh()

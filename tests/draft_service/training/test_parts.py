@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from support.tiny_models import make_tiny_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from draft_service.training import objective
 from draft_service.training.answers import Answers
@@ -23,7 +24,11 @@ from draft_service.training.pair import load_pair
 from draft_service.training.prompt_ids import chat_ids
 from draft_service.training.prune import choose_layers, prune
 from draft_service.training.vocabulary import answer_counts, choose_vocabulary, save_vocabulary
+from foredraft.chat_template import ChatTemplate
+from foredraft.engine.noise import gumbel
 from foredraft.params import InvalidField
+from foredraft.request import ChatMessage
+from gateway.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
 
@@ -67,8 +72,6 @@ def test_with_all_layers_the_draft_is_the_target(tmp_path: Path) -> None:
 
 
 def test_agreement_is_what_counting_one_by_one_finds(tmp_path: Path) -> None:
-    from foredraft.engine.noise import gumbel
-
     pair = load_pair(make_tiny_model(tmp_path, "llama", layers=3), (0, 2), CPU, 64)
     answers, ids = some_answers(), torch.arange(0, 128, 2)
     windows = lay_out_windows(answers, 64, [[item] for item in range(7)])
@@ -191,9 +194,7 @@ def test_the_reduced_vocabulary_counts_answers_only(tmp_path: Path) -> None:
     assert (stored["ids"].dtype, stored["ids"].tolist()) == (np.int32, [2, 4, 7, 11])
 
 
-def test_chats_become_the_ids_that_the_library_makes(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
+def test_chats_become_the_ids_that_gateway_and_library_make(tmp_path: Path) -> None:
     make_tiny_model(tmp_path, "llama", vocab=300)
     tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
     tokenizer["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst"}
@@ -204,7 +205,11 @@ def test_chats_become_the_ids_that_the_library_makes(tmp_path: Path) -> None:
     expected = [
         library.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats
     ]
-    assert [list(ids) for ids in chat_ids(tmp_path, chats)] == expected
+    found = chat_ids(tmp_path, chats)
+    assert [list(ids) for ids in found] == expected
+    gateway, template = Tokenizer(tmp_path), ChatTemplate(tmp_path)
+    texts = [template.render(ChatMessage(**turn) for turn in chat) for chat in chats]
+    assert [asyncio.run(gateway.encode(text)) for text in texts] == found
 
 
 def test_prompts_without_a_chat_template_are_refused_by_the_option(tmp_path: Path) -> None:

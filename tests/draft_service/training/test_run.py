@@ -14,10 +14,11 @@ from safetensors.numpy import load_file
 from support.tiny_models import EOS, make_tiny_model
 from transformers import AutoModelForCausalLM
 
-from draft_service.training.answers import Answers, Stopped
+from draft_service.training.answers import Answers
 from draft_service.training.progress_log import Line, ProgressLog
 from draft_service.training.run import train_draft
 from draft_service.training.settings import TrainSettings
+from draft_service.training.stopped import Stopped
 from foredraft.config import EngineConfig
 from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.params import InvalidField
@@ -166,7 +167,7 @@ def test_card_and_plot_tell_what_was_done(whole: Run) -> None:
     assert any("tokens/s)" in line for line in whole.said)
 
 
-@pytest.mark.parametrize("stops", [(1,), (STEPS // 3, STEPS // 3)])
+@pytest.mark.parametrize("stops", [(3,), (11, 6)])
 def test_a_stopped_run_ends_with_the_same_bits(
     whole: Run, tmp_path: Path, stops: tuple[int, ...]
 ) -> None:
@@ -217,3 +218,9 @@ def test_answers_are_shared_by_runs_with_other_layers(whole: Run, tmp_path: Path
     found = run(settings)
     assert not any("tokens/s)" in line for line in found.said)
     assert not (settings.output / "draft_vocabulary.safetensors").exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(whole: Run, tmp_path: Path) -> None:
+    changes = {"work": tmp_path / "work", "output": tmp_path / "other", "learning_rate": 1e30}
+    with pytest.raises(InvalidField, match=r"^--learning-rate must be lower: after 8 steps"):
+        run(replace(whole.settings, **changes))
