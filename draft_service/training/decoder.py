@@ -95,7 +95,7 @@ class Decoder:
         return q.unflatten(2, (shape.kv_heads, shape.group)), k, v
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, weight.shape, weight, self.shape.rms_eps)
+        return functional.rms_norm(x, weight.shape, weight.to(x.dtype), self.shape.rms_eps)
 
 
 def lay_out(model: Any, shape: ModelConfig, turns: Turns) -> Decoder:

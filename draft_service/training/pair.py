@@ -47,8 +47,8 @@ class Pair:
         return self._rows(self.decoder, batch)
 
     def draft_rows(self, batch: Batch) -> Tensor:
-        """The draft's, in float32. On a GPU its products are in bfloat16, its weights are not."""
-        with torch.autocast(self.device.type, self.dtype, enabled=self.device.type == "cuda"):
+        """The draft's, in float32. Its products are in the target's type, its weights are not."""
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
             draft = lay_out(self.draft, self.shape, self.decoder.turns)
             return self._rows(draft, batch).float()
 
@@ -58,8 +58,16 @@ class Pair:
         return hidden.flatten(0, 1).index_select(0, batch.answered)
 
 
-def load_pair(target: Path, layers: Sequence[int], device: torch.device, positions: int) -> Pair:
-    """The target in bfloat16 on a GPU and in float32 elsewhere, and the draft that is made of it.
+def load_pair(
+    target: Path,
+    layers: Sequence[int],
+    device: torch.device,
+    positions: int,
+    dtype: torch.dtype | None = None,
+) -> Pair:
+    """The target, and the draft that is made of it.
+
+    positions: tokens of a window. dtype: the target's; None: bfloat16 on a GPU, else float32.
 
     Raises:
         UnsupportedModel: the engine does not run this target.
@@ -72,7 +80,7 @@ def load_pair(target: Path, layers: Sequence[int], device: torch.device, positio
     # Before the target is rounded: the draft starts from its own weights, and the library keeps the
     # frequencies of positions in the model, too.
     draft, turns = prune(model, tuple(layers)), Turns.of(model, positions)
-    model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    model.to(dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32))
     return Pair(
         shape=shape,
         decoder=lay_out(model, shape, turns),

@@ -15,6 +15,7 @@ from support.tiny_models import make_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from draft_service.training import objective
+from draft_service.training.answerer import Answerer
 from draft_service.training.answers import Answers
 from draft_service.training.batches import lay_out_windows, pack, rows_of, to_device
 from draft_service.training.evaluation import evaluate, walk
@@ -69,6 +70,26 @@ def test_with_all_layers_the_draft_is_the_target(tmp_path: Path) -> None:
     assert (found.top1, found.top4, found.coupled1, found.coupled2) == (1.0, 1.0, 1.0, 1.0)
     lengths = windows.answered.sum(axis=1)
     assert found.chain5 == lengths.sum() / sum(-(-int(length) // 6) for length in lengths)
+
+
+def test_in_bfloat16_the_draft_learns_in_float32(tmp_path: Path) -> None:
+    """What runs on a GPU, but for its graphs."""
+    directory = make_tiny_model(tmp_path, "qwen3", layers=3, spread=0.4)
+    exact, rounded = (load_pair(directory, (0, 2), CPU, 64, d) for d in (None, torch.bfloat16))
+    prompts = [[5, 6, 7], list(range(20, 60))]
+    for pair in (exact, rounded):
+        answerer = Answerer(pair.decoder, pair.head, (), 3, 64)
+        assert [len(ids) for ids in answerer.answer(prompts, [0.0, 1.0], 0, 8)] == [8, 8]
+    batch = to_device(lay_out_windows(some_answers(), 64), slice(0, 2), CPU)
+    gradients = []
+    for pair in (exact, rounded):
+        rows = pair.draft_rows(batch)
+        assert rows.dtype == torch.float32
+        distillation_loss(rows, pair.target_rows(batch), pair.head).backward()
+        free = [weight for weight in pair.draft.parameters() if weight.requires_grad]
+        assert all(weight.grad.dtype == torch.float32 for weight in free)
+        gradients.append(torch.cat([weight.grad.flatten() for weight in free]))
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.98
 
 
 def test_agreement_is_what_counting_one_by_one_finds(tmp_path: Path) -> None:
