@@ -2,8 +2,8 @@
 
 Prompts of similar length stand right-aligned in one batch, so that the newest token of every row
 has the same slot: one index, held in a tensor, says where a step writes. A step sees whole buckets
-of slots. On a GPU there is one CUDA graph per bucket; everywhere else the very same step runs as it
-is written.
+of slots, and half the rows once half of the answers have ended. On a GPU there is one CUDA graph
+per bucket and number of rows; everywhere else the very same step runs as it is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from draft_service.training.stopped import Stopped
 BUCKET = 128
 _PREFILL_TOKENS = 2**16  # of one pass: bounds its activations
 _LOOK_EVERY = 16  # steps between two looks at how many rows are done: a look waits for the device
+_FEWEST_ROWS = 4  # a step has at least a fourth of the rows, or there would be graphs without end
 _LEFT_UNDONE = 0.05  # the last few long answers are cut, or they would hold up a whole batch
+_NOTHING = -1  # where an answer has no token
 _LEAST = 1e-30  # of an exponential number: its logarithm must be finite
 
 
@@ -69,31 +71,38 @@ class Answerer:
         heat = torch.zeros(rows, 1, device=device)
         heat[:count, 0] = torch.tensor(temperatures, device=device)
         chance = torch.Generator(device).manual_seed(seed) if any(temperatures) else None
-        done = torch.arange(rows, device=device) >= count  # rows without a prompt
-        enough = rows - int(_LEFT_UNDONE * count)
-        answers = torch.zeros(rows, most, dtype=torch.int64, device=device)
-        lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        places = torch.arange(rows, device=device)  # of the rows that are run, in ``answers``
+        done = places >= count  # rows without a prompt
+        answers = torch.full((rows, most), _NOTHING, dtype=torch.int64, device=device)
         for number in range(most):
-            chosen = _choose(steps.logits(width + number), heat, chance).masked_fill_(done, 0)
-            answers[:, number] = chosen
-            lengths += ~done
+            chosen = _choose(steps.logits(width + number), heat, chance)
+            answers[:, number].index_copy_(0, places, chosen.masked_fill(done, _NOTHING))
             done |= (chosen[:, None] == self._eos).any(dim=-1)
             steps.advance(chosen)
             if number % _LOOK_EVERY == _LOOK_EVERY - 1:
-                if int(done.sum()) >= enough:
+                live = int((~done).sum())
+                if live <= int(_LEFT_UNDONE * count):
                     break
                 if stop is not None and stop.is_set():
                     raise Stopped
-        found = zip(answers[:count].tolist(), lengths[:count].tolist(), strict=True)
-        return [ids[:length] for ids, length in found]
+                half = steps.active // 2
+                if live <= half and half >= rows // _FEWEST_ROWS:
+                    kept = done.to(torch.uint8).argsort(stable=True)[:half]
+                    steps.keep(kept)
+                    places, done, heat = places[kept], done[kept], heat[kept]
+        lengths = (answers != _NOTHING).sum(dim=1).tolist()
+        return [ids[:length] for ids, length in zip(answers.tolist(), lengths, strict=True)][:count]
 
 
 class _Steps:
-    """Keys, values and inputs of a step, all of which stay where they are."""
+    """Keys, values and inputs of a step, all of which stay where they are.
+
+    Only the first ``active`` rows are run.
+    """
 
     def __init__(self, decoder: Decoder, head: Tensor, rows: int, slots: int) -> None:
         shape, device = decoder.shape, head.device
-        self.rows = rows
+        self.rows = self.active = rows
         self._decoder = decoder
         self._head = head
         size = (len(decoder.layers), 2, rows, shape.kv_heads, slots, shape.head_dim)
@@ -101,11 +110,12 @@ class _Steps:
         self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self._starts = torch.zeros(rows, dtype=torch.int64, device=device)
         self._slot = torch.zeros(1, dtype=torch.int64, device=device)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
 
     def begin(self, tokens: Tensor, starts: Tensor) -> None:
         """Take prompts [rows, width], which begin at ``starts``; the last token is left to come."""
         last = tokens.shape[1] - 1
+        self.active = self.rows
         self._starts.copy_(starts)
         self._tokens.copy_(tokens[:, last])
         self._slot.fill_(last)
@@ -116,23 +126,30 @@ class _Steps:
                 self._prefill(rows, tokens[rows, :last], starts[rows])
 
     def logits(self, seen: int) -> Tensor:
-        """Of the newest tokens, [rows, vocabulary]; ``seen`` slots are filled, theirs included.
+        """Of the newest tokens, [active, vocabulary]; ``seen`` slots are filled, theirs included.
 
-        On a GPU the next call of the same bucket writes to the same place.
+        On a GPU the next such call writes to the same place.
         """
         bucket = -(-seen // BUCKET) * BUCKET
         if self._head.device.type != "cuda":
             return self._step(bucket)
-        if bucket not in self._graphs:
-            self._graphs[bucket] = self._capture(bucket)
-        graph, logits = self._graphs[bucket]
+        key = (bucket, self.active)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(bucket)
+        graph, logits = self._graphs[key]
         graph.replay()
         return logits
 
     def advance(self, tokens: Tensor) -> None:
-        """The next step runs ``tokens`` [rows], one slot further."""
-        self._tokens.copy_(tokens)
+        """The next step runs ``tokens`` [active], one slot further."""
+        self._tokens[: self.active].copy_(tokens)
         self._slot += 1
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only, as the first ones."""
+        self.active = len(rows)
+        for held in (*self._kv.flatten(0, 1), self._tokens, self._starts):
+            held[: self.active] = held[rows]
 
     def _capture(self, bucket: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """Run the step aside first, as libraries set themselves up then; it only repeats writes."""
@@ -149,18 +166,19 @@ class _Steps:
 
     def _step(self, bucket: int) -> Tensor:
         """Nothing here waits for the device or depends on a value that is there."""
+        tokens, starts = self._tokens[: self.active], self._starts[: self.active]
         slots = torch.arange(bucket, device=self._slot.device)
-        visible = (slots >= self._starts[:, None]) & (slots <= self._slot)
+        visible = (slots >= starts[:, None]) & (slots <= self._slot)
         mask = group_mask(visible[:, None], self._decoder.shape.group, self._kv.dtype)
 
         def attend_memory(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._kv[layer, 0], self._kv[layer, 1]
+            keys, values = self._kv[layer, :, : self.active]
             keys.index_copy_(2, self._slot, k.transpose(1, 2))
             values.index_copy_(2, self._slot, v.transpose(1, 2))
             return attend(q, keys[:, :, :bucket], values[:, :, :bucket], mask)
 
-        positions = (self._slot - self._starts)[:, None]
-        hidden = self._decoder(self._tokens[:, None], positions, attend_memory)
+        positions = (self._slot - starts)[:, None]
+        hidden = self._decoder(tokens[:, None], positions, attend_memory)
         return functional.linear(hidden[:, 0], self._head)
 
     def _prefill(self, rows: slice, tokens: Tensor, starts: Tensor) -> None:

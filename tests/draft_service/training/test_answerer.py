@@ -84,6 +84,23 @@ def test_an_answer_ends_with_its_eos_and_no_prompt_is_changed(pair: Pair) -> Non
     assert found == [whole[: place + 1]] * 2
 
 
+def test_answers_that_go_on_are_not_changed_by_those_that_end(pair: Pair) -> None:
+    """Most of the rows end soon, so that the others are moved together, twice."""
+    prompts = [[first, second] for first in (5, 9, 40) for second in range(60, 68)]
+    rows, nothing = len(prompts), [0.0] * len(prompts)
+    whole = answerer(pair, rows, eos=()).answer(prompts, nothing, seed=0, most=80)
+    eos: list[int] = []
+    while sum(bool({*eos} & {*ids[:14]}) for ids in whole) < 3 * rows // 4:
+        eos.append(next(ids[12] for ids in whole if not {*eos} & {*ids[:14]}))
+    expected = [
+        ids[: next((place + 1 for place, token in enumerate(ids) if token in eos), len(ids))]
+        for ids in whole
+    ]
+    lengths = sorted(map(len, expected))
+    assert lengths[3 * rows // 4 - 1] <= 16 and lengths[-3] > 32
+    assert answerer(pair, rows, tuple(eos)).answer(prompts, nothing, seed=0, most=80) == expected
+
+
 def test_a_prompt_and_its_answer_fit_in_a_window(pair: Pair) -> None:
     prompt = list(range(3, 103))
     [ids] = answerer(pair, 1, eos=()).answer([prompt], [0.0], seed=0, most=160)
