@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,8 @@ from draft_service.training.prompt_ids import Ids, PromptIds
 from draft_service.training.settings import TrainSettings, write_whole
 from draft_service.training.stopped import Stopped
 from foredraft.params import InvalidField
+
+logger = logging.getLogger(__name__)
 
 ANSWERS = "--answers"
 _SHARD_TOKENS = 2**20
@@ -119,7 +122,9 @@ def _make_missing(
             answers = _answer_all(settings, answerer, jobs, file.stem, stop, bar)
             answers.save(file)
             made += answers.answer_tokens
-            bar.set_postfix_str(f"{made / (time.monotonic() - started):,.0f} tokens/s")
+            speed = made / (time.monotonic() - started)
+            bar.set_postfix_str(f"{speed:,.0f} tokens/s")
+            logger.info("%s: %d tokens so far, %.0f tokens/s", file.name, made, speed)
     seconds = time.monotonic() - started
     say(f"{total} answers, {made} tokens, in {seconds:.0f} s ({made / seconds:.0f} tokens/s)")
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from draft_service.training.answerer import Answerer
 from draft_service.training.answers import ANSWERS, Answers, Say, make_answers
-from draft_service.training.batches import lay_out_windows
+from draft_service.training.batches import Windows, lay_out_windows
 from draft_service.training.card import Facts, model_card
 from draft_service.training.export import check_output, export
 from draft_service.training.pair import Pair, load_pair, use_device
@@ -38,7 +38,7 @@ from foredraft.tokenizer_hash import read_tokenizer
 
 __all__ = ["Stopped", "train_draft"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LOG, PLOT, CARD = "training.jsonl", "training.png", "README.md"
 
@@ -74,9 +74,7 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
     ids = _guessable(settings, pair, answers)
     material = Material(
         trained=lay_out_windows(answers, settings.length),
-        held_out=lay_out_windows(
-            held_out, settings.length, [[item] for item in range(len(held_out.lengths))]
-        ),
+        held_out=_one_a_window(held_out),
         ids=torch.from_numpy(ids).to(pair.device, torch.int64),
     )
     progress = ProgressLog(settings.work / LOG)
@@ -85,6 +83,12 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
     _publish(settings, pair, progress.lines(), ids, _facts(pair, layers, prompts, answers, ids))
     last = progress.lines()[-1].agreement
     say(f"{settings.output}: top-1 {last.top1:.3f}, {last.chain5:.2f} tokens/step in chains of 5")
+
+
+def _one_a_window(answers: Answers) -> Windows:
+    """Windows of one answer each, no wider than the longest needs."""
+    longest = int(answers.lengths.max())
+    return lay_out_windows(answers, longest, [[item] for item in range(len(answers.lengths))])
 
 
 def _hold(settings: TrainSettings, layers: tuple[int, ...]) -> None:
@@ -162,6 +166,6 @@ def _publish(
         try:
             draw(lines, made / PLOT)
         except ModuleNotFoundError as error:
-            log.warning("no plot: %s is missing; pip install 'foredraft[train]'", error.name)
+            logger.warning("no plot: %s is missing; pip install 'foredraft[train]'", error.name)
 
     export(pair, settings.target, settings.output, add)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterable
@@ -23,6 +24,8 @@ from draft_service.training.progress_log import Line, ProgressLog
 from draft_service.training.settings import TrainSettings
 from draft_service.training.stopped import Stopped
 from foredraft.params import InvalidField
+
+logger = logging.getLogger(__name__)
 
 _BETAS = (0.9, 0.95)
 _LONGEST_GRADIENT = 1.0
@@ -119,6 +122,7 @@ class Trainer:
         self._losses.clear()
         self._log.add(Line(self._step, self._seconds(), self._tokens, loss, agreement))
         bar.set_postfix_str(_short(loss, agreement))
+        logger.info("%d steps, %.0f s: %s", self._step, self._seconds(), _short(loss, agreement))
 
     def _save(self) -> None:
         weights = {name: weight.detach() for name, weight in self._free.items()}

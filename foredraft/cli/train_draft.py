@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from foredraft.cli.faults import CommandError
 from foredraft.cli.logs import add_log_level_flag, configure_logging
@@ -77,7 +78,7 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
         "--temperatures",
         metavar="X,Y",
         type=_temperatures,
-        default=(0.0, 0.7, 1.0),
+        default="0,0.7,1",
         help="each prompt is answered once at each",
     )
     parser.add_argument(
@@ -126,7 +127,13 @@ def _add_training_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weight-decay", metavar="X", type=number_in(_DECAY), default=0.01, help="of AdamW"
     )
-    parser.add_argument("--seed", metavar="N", type=number_in(RANGES["seed"]), default=0)
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=number_in(RANGES["seed"]),
+        default=0,
+        help="of the order of prompts and windows, and of answers that are sampled",
+    )
     parser.add_argument(
         "--log-steps",
         metavar="N",
@@ -162,7 +169,8 @@ def _run(args: argparse.Namespace) -> int:
         return 0
 
     try:
-        return run_until_signal(work(), INTERRUPTED)
+        with logging_redirect_tqdm():
+            return run_until_signal(work(), INTERRUPTED)
     except package.Stopped:
         tqdm.write(f"stopped; what is done is in {settings.work}: the same command goes on there")
         return INTERRUPTED
