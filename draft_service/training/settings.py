@@ -17,7 +17,7 @@ _EDGE = 2**20
 class TrainSettings:
     """Every choice of a run.
 
-    target: a Hugging Face directory; output: the directory to make; work: checkpoints, log and plot
+    target: a Hugging Face directory; output: the directory to make; work: checkpoints and log
         of this run; answers: the target's answers, which several runs may share.
     limit_per_file: prompts read of each file; None: all. holdout: prompts that are not trained on.
     temperatures: at which every prompt is answered. max_answer: most tokens of an answer.
