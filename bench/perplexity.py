@@ -19,6 +19,7 @@ from foredraft.cli.faults import CommandError
 from foredraft.cli.options import find_model, positive_int
 from foredraft.config import DTYPES, EngineConfig, usable_cores
 from foredraft.engine.model_config import UnsupportedModel, read_model_config
+from foredraft.engine.output_ids import check_whole
 from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import InvalidField
@@ -71,6 +72,7 @@ def _windows(model: Path, text: str, width: int, limit: int) -> list[list[int]]:
 
 def _text_loss(settings: EngineConfig, windows: list[list[int]]) -> float:
     try:
+        check_whole(settings.model)
         runner = ModelRunner.load(settings)
         return sum(_loss(runner, window) for window in windows)
     except (ValueError, MemoryError) as error:  # a model or dtype that cannot be run; no KV left

@@ -17,7 +17,7 @@ from draft_service.expansion import Evaluation
 from draft_service.open_options import Option
 from draft_service.sequence import WIDTH, DraftSequence
 from foredraft.engine.runner import Runner, SequenceRows
-from foredraft.engine.sampling import SampledRow, perturbed_scores
+from foredraft.engine.sampling import SampledRow, most_likely, perturbed_scores
 from foredraft.policy.calibration import model_bucket
 from foredraft.wire.messages import ModelInfo
 
@@ -31,6 +31,9 @@ class ModelDrafter:
         self._runner = runner
         self._eos = target.eos_token_ids
         self._vocab_size = min(target.vocab_size, runner.info.vocab_size)
+        known = runner.output_ids
+        self._output = None if known is None else known.below(self._vocab_size)
+        self._columns = self._vocab_size if self._output is None else len(self._output)
         self._context_length = runner.info.context_length
 
     def warm_up(self) -> None:
@@ -116,7 +119,7 @@ class ModelDrafter:
             total += len(fed.tokens)
             rows += range(total - len(evaluation.nodes), total)
             wanted += [(evaluation.sequence, node_id) for node_id in evaluation.nodes]
-        logits = self._runner.forward(batch)[rows, : self._vocab_size]
+        logits = self._runner.forward(batch)[rows, : self._columns]  # a copy
         for evaluation in evaluations:
             self._mark_fed(evaluation)
         self._note_options(logits, wanted)
@@ -145,16 +148,18 @@ class ModelDrafter:
             sequence.kv.fed = len(sequence.tokens)
 
     def _note_options(self, logits: Tensor, wanted: Sequence[tuple[DraftSequence, int]]) -> None:
-        """The best tokens after each wanted node, with the probability of each."""
-        scores = torch.stack(
-            [
-                perturbed_scores(row, self._sampled_row(sequence, node_id), self._eos)
-                for row, (sequence, node_id) in zip(logits, wanted, strict=True)
-            ]
-        )
-        best = torch.topk(torch.softmax(scores, dim=-1), min(WIDTH, scores.shape[-1]))
-        tokens, chances = best.indices.tolist(), best.values.tolist()
-        for (sequence, node_id), ids, values in zip(wanted, tokens, chances, strict=True):
+        """The best tokens after each wanted node, with the probability of each.
+
+        ``logits`` become scores where they are, and are used up.
+        """
+        for row, (sequence, node_id) in zip(logits, wanted, strict=True):
+            if not sequence.opened.params.plain:
+                sampled = self._sampled_row(sequence, node_id)
+                row.copy_(perturbed_scores(row, sampled, self._eos, self._output))
+        places, chances = most_likely(logits, WIDTH)
+        tokens = places if self._output is None else self._output.ids[places]
+        columns = wanted, tokens.tolist(), chances.tolist()
+        for (sequence, node_id), ids, values in zip(*columns, strict=True):
             found = (
                 Option(token, model_bucket(chance, rank))
                 for rank, (token, chance) in enumerate(zip(ids, values, strict=True))

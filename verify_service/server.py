@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from foredraft.config import VerifyConfig
+from foredraft.engine.output_ids import check_whole
 from foredraft.engine.runner import load_runner
 from foredraft.telemetry.setup import current_tracing
 from foredraft.v1 import verify_pb2, verify_pb2_grpc
@@ -156,6 +157,7 @@ class Worker:
 
     def _load(self) -> StepLoop:
         config = self._config
+        check_whole(config.engine.model)
         runner = load_runner(config.engine)
         cost = profile_steps(runner)
         log.info("step costs: %s ms for %s rows", cost.milliseconds, cost.rows)

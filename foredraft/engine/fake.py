@@ -17,6 +17,7 @@ from torch import Tensor
 from foredraft.config import FakeEngine
 from foredraft.engine.attention_plan import TILE, SequenceRows
 from foredraft.engine.kv import BLOCK, BlockPool
+from foredraft.engine.output_ids import OutputIds
 from foredraft.tree.node_id import child_id, start_id
 from foredraft.wire.messages import ModelInfo
 
@@ -40,6 +41,7 @@ class FakeRunner:
 
     def __init__(self, info: ModelInfo, settings: FakeEngine) -> None:
         self.info = info
+        self.output_ids: OutputIds | None = None
         self.kv = BlockPool(_BLOCKS)
         self._seconds = settings.step_ms / 1000
         self._shares = _shares(settings.acceptance)

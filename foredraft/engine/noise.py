@@ -24,11 +24,16 @@ def gumbel(seed: int, choice: int, position: int, vocab: int, device: torch.devi
     """Noise of every token id at one position: float32 [vocab]."""
     key = noise_key(seed, choice, position)
     if device.type == "cpu":
-        hashes = torch.from_numpy(_hash_on_cpu(vocab, key).astype(np.float32))
-    else:
-        hashes = _hash(torch.arange(vocab, device=device), key).to(torch.float32)
-    v = ((hashes + 0.5) * 2.0**-32).clamp_(max=_BELOW_ONE)
-    return -torch.log(-torch.log1p(-v))
+        return _from_hashes(torch.from_numpy(_hash_on_cpu(_spread_ids(vocab), key)))
+    return _from_hashes(_hash(torch.arange(vocab, device=device), key))
+
+
+def gumbel_of(seed: int, choice: int, position: int, ids: Tensor) -> Tensor:
+    """Noise of some token ids, int64 [n], with the bits that `gumbel` gives them: float32 [n]."""
+    key = noise_key(seed, choice, position)
+    if ids.device.type == "cpu":
+        return _from_hashes(torch.from_numpy(_hash_on_cpu(_spread(ids.numpy()), key)))
+    return _from_hashes(_hash(ids, key))
 
 
 def noise_key(seed: int, choice: int, position: int) -> int:
@@ -37,6 +42,11 @@ def noise_key(seed: int, choice: int, position: int) -> int:
     for word in (seed & _MASK, seed >> 32, choice, position):
         key = _mix_int(key ^ (word & _MASK))
     return key
+
+
+def _from_hashes(hashes: Tensor) -> Tensor:
+    v = ((hashes.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=_BELOW_ONE)
+    return -torch.log(-torch.log1p(-v))
 
 
 def _hash(ids: Tensor, key: int) -> Tensor:
@@ -52,9 +62,9 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def _hash_on_cpu(vocab: int, key: int) -> NDArray[np.uint32]:
-    """`_hash` of the ids below ``vocab`` in words that wrap by themselves, ten times as quick."""
-    x = _spread_ids(vocab) ^ np.uint32(key)
+def _hash_on_cpu(spread: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
+    """`_hash` of spread ids in words that wrap by themselves, ten times as quick."""
+    x = spread ^ np.uint32(key)
     scratch = np.empty_like(x)
     _mix_in_place(x, scratch)
     x += np.uint32(key)
@@ -73,7 +83,11 @@ def _mix_in_place(x: NDArray[np.uint32], scratch: NDArray[np.uint32]) -> None:
 
 @lru_cache(maxsize=2)  # a target's vocabulary and a draft's
 def _spread_ids(vocab: int) -> NDArray[np.uint32]:
-    return np.arange(vocab, dtype=np.uint32) * np.uint32(_GOLDEN)
+    return _spread(np.arange(vocab))
+
+
+def _spread(ids: NDArray[np.int64]) -> NDArray[np.uint32]:
+    return ids.astype(np.uint32) * np.uint32(_GOLDEN)
 
 
 def _mix_int(x: int) -> int:

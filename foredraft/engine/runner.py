@@ -25,6 +25,7 @@ from foredraft.engine.fake import FakeRunner
 from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
 from foredraft.engine.model_config import ModelConfig, read_model_config
 from foredraft.engine.model_info import read_model_info
+from foredraft.engine.output_ids import OutputIds, read_output_ids
 from foredraft.engine.precision import Precision, choose_precision
 from foredraft.engine.row_tile import LARGEST, RowTile, probe_row_tile, sums_serially
 from foredraft.engine.transformer import Tiles, Transformer
@@ -43,6 +44,7 @@ class Runner(Protocol):
 
     info: ModelInfo
     chunk: int
+    output_ids: OutputIds | None  # what logits are of, if not of all ids below ``info.vocab_size``
 
     @property
     def kv(self) -> BlockPool: ...
@@ -75,12 +77,20 @@ def load_runner(settings: EngineConfig) -> Runner:
 class ModelRunner:
     """One model on one device. Not thread-safe: one engine thread owns it."""
 
-    def __init__(self, model: Transformer, kv: PagedKV, tiles: Tiles, info: ModelInfo) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        kv: PagedKV,
+        tiles: Tiles,
+        info: ModelInfo,
+        output_ids: OutputIds | None = None,
+    ) -> None:
         self._model = model
         self._memory = kv
         self._tiles = tiles
         self._device = model.embedding.device
         self.info = info
+        self.output_ids = output_ids
         self.chunk = _GPU_CHUNK if self._device.type == "cuda" else _CPU_CHUNK
 
     @classmethod
@@ -98,13 +108,19 @@ class ModelRunner:
         if config.context_length == config.sliding_window:
             log.warning("the context is served up to sliding_window: %d", config.sliding_window)
         precision = choose_precision(settings.dtype, device)
+        info = read_model_info(settings.model, config, precision.name)
+        output_ids = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
         tiles = _measure_tiles(config, precision, device, torch.get_num_threads())
         model = load_model(
-            settings.model, config, precision, device, fixed_launch=tiles.linear.limit is not None
+            settings.model,
+            config,
+            precision,
+            device,
+            output=output_ids,
+            fixed_launch=tiles.linear.limit is not None,
         )
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, precision.activation)
         kv = PagedKV(config, blocks, precision.activation, device)
-        info = read_model_info(settings.model, config, precision.name)
         log.info(
             "model %s on %s in %s: %d KV blocks, rows padded to %d",
             info.model_id,
@@ -113,7 +129,7 @@ class ModelRunner:
             blocks,
             tiles.linear.rows,
         )
-        return cls(model, kv, tiles, info)
+        return cls(model, kv, tiles, info, output_ids)
 
     @property
     def kv(self) -> BlockPool:
@@ -138,7 +154,8 @@ class ModelRunner:
         """Run new rows of many sequences and write their KV.
 
         Returns:
-            Logits over the real vocabulary, float32 [rows, vocab], in the order of the rows.
+            Logits over the real vocabulary, or over ``output_ids``, float32 [rows, vocab], in the
+            order of the rows.
         """
         plan = plan_step(batch, self._memory, self._tiles.summation, self._device)
         tokens = [token for rows in batch for token in rows.tokens]

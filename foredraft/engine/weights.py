@@ -14,6 +14,7 @@ from torch import Tensor
 
 from foredraft.engine.linear import BiasedLinear, FixedLaunchLinear, Linear
 from foredraft.engine.model_config import ModelConfig, UnsupportedModel, read_json_object
+from foredraft.engine.output_ids import OutputIds
 from foredraft.engine.precision import Precision
 from foredraft.engine.rotary import Rotary, pair_up
 from foredraft.engine.transformer import Layer, Transformer
@@ -123,10 +124,12 @@ def load_model(
     precision: Precision,
     device: torch.device,
     *,
+    output: OutputIds | None = None,
     fixed_launch: bool = False,
 ) -> Transformer:
     """Load the model.
 
+    ``output``: the rows that the head has, if not all.
     ``fixed_launch``: run linear layers in launches of one size (see `row_tile`).
 
     Raises:
@@ -140,7 +143,7 @@ def load_model(
             config=config,
             embedding=read(_EMBEDDING).to(device, precision.stored),
             layers=tuple(make.layer(f"model.layers.{i}") for i in range(config.layers)),
-            head=make.linear(_EMBEDDING if config.tied else _HEAD, norm=_LAST_NORM),
+            head=make.head(_EMBEDDING if config.tied else _HEAD, output),
             rotary=Rotary(config, device),
             activation=precision.activation,
             rms_eps=torch.tensor(config.rms_eps, device=device),
@@ -179,9 +182,16 @@ class _Maker:
             head_norms=self._head_norms(attention) if self.config.head_norms else None,
         )
 
+    def head(self, name: str, output: OutputIds | None) -> Linear:
+        """The rows of ``output`` alone, if there is one, with the last norm."""
+        weight = self._stacked([name])
+        return self._made(weight if output is None else weight[output.ids], _LAST_NORM)
+
     def linear(self, *names: str, norm: str | None = None) -> Linear:
         """Stacked weights, times the weight of the norm that feeds them."""
-        stacked = self._stacked(names)
+        return self._made(self._stacked(names), norm)
+
+    def _made(self, stacked: Tensor, norm: str | None) -> Linear:
         if norm is not None:
             # Not rounded to the checkpoint's type: it would be another model in a finer precision.
             stacked = stacked.float() * self.read(norm).to(self.device).float()

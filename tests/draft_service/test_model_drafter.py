@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from support.plain_decoding import decode
 from support.scripted_target import (
     ScriptedTarget,
     commit_all,
@@ -21,7 +22,6 @@ from draft_service.identity import read_target
 from draft_service.model_drafter import CATCH_UP_ROWS, ModelDrafter
 from foredraft.config import EngineConfig
 from foredraft.engine.runner import ModelRunner, SequenceRows
-from foredraft.engine.sampling import SampledRow, choose
 from foredraft.params import SamplingParams, Speculation
 from foredraft.wire.messages import (
     CloseSequence,
@@ -57,22 +57,6 @@ def make_drafter(runner, target: ModelInfo, budget: DraftBudget = BUDGET) -> Dra
     drafter = Drafter(target, LIMITS, ModelDrafter(runner, target))
     drafter.handle(1, budget)
     return drafter
-
-
-def decode(
-    runner: ModelRunner, prompt: Sequence[int], count: int, params: SamplingParams, eos=()
-) -> list[int]:
-    """Plain decoding: the text that the target is bound to write."""
-    blocks = runner.kv.allocate(runner.kv.blocks_for(len(prompt) + count))
-    text = list(prompt)
-    for start in range(0, len(prompt) - 1, runner.chunk):
-        runner.prefill(blocks, text[start : min(start + runner.chunk, len(prompt) - 1)], start)
-    for position in range(len(prompt), len(prompt) + count):
-        rows = SequenceRows(blocks, position - 1, [text[-1]], [(position - 1,)])
-        sampled = SampledRow(params, 0, position, len(prompt), tuple(text))
-        text += choose(runner.forward([rows]), [sampled], eos)
-    runner.kv.free(blocks)
-    return text
 
 
 def random_prompt(seed: int, length: int = 20, vocab: int = 128) -> list[int]:

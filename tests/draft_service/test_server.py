@@ -14,6 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from safetensors.torch import load_file, save_file
+from support.reduced import write_vocabulary
 from support.scripted_target import ScriptedTarget
 from support.tiny_models import make_tiny_llama
 
@@ -51,6 +52,7 @@ def models(tmp_path_factory):
         "draft": make_tiny_llama(base / "draft", vocab=128, real_vocab=120),
         "other": make_tiny_llama(base / "other", vocab=128, real_vocab=110),
         "broken": without_norm(make_tiny_llama(base / "broken", vocab=128, real_vocab=120)),
+        "odd": write_vocabulary(make_tiny_llama(base / "odd", vocab=128, real_vocab=120), [5, 4]),
         "mute": without_tokenizer(make_tiny_llama(base / "mute", vocab=128, real_vocab=120)),
     }
 
@@ -245,6 +247,7 @@ async def test_a_message_that_cannot_be_read_ends_its_stream_only(
         (None, "target", 0),
         ("other", "target", 0),
         ("broken", "target", 0),
+        ("odd", "target", 0),
         ("mute", "target", 0),
         ("draft", "draft", 1),
     ],
@@ -264,7 +267,7 @@ async def test_handshake_speaks_the_vocabulary_of_the_target(
         assert (worker.limits.max_nodes, worker.limits.max_depth) == (9, 7)
         assert (worker.limits.total_blocks > 0) == bool(drafts)
         warnings = [record for record in caplog.records if "only suffix" in record.getMessage()]
-        assert len(warnings) == (draft in ("other", "broken", "mute"))
+        assert len(warnings) == (draft in ("other", "broken", "odd", "mute"))
         assert "Traceback" not in caplog.text
         for thread in threading.enumerate():
             if thread.name.startswith("draft-load"):

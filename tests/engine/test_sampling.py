@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from foredraft.engine.noise import _hash, _hash_on_cpu, gumbel, noise_key
+from foredraft.engine.noise import _hash, _hash_on_cpu, _spread_ids, gumbel, noise_key
 from foredraft.engine.sampling import (
     SampledRow,
     choose,
@@ -41,7 +41,7 @@ def frequencies(logits: Tensor, draws: int, **options: object) -> Tensor:
 )
 def test_noise_is_the_same_in_words_and_in_64_bits(seed, choice, position, vocab):
     key = noise_key(seed, choice, position)
-    words = _hash_on_cpu(vocab, key).astype("int64").tolist()
+    words = _hash_on_cpu(_spread_ids(vocab), key).astype("int64").tolist()
     assert words == _hash(torch.arange(vocab), key).tolist()
 
 

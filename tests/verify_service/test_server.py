@@ -8,10 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.reduced import write_vocabulary
 from support.tiny_models import make_tiny_llama
 
+from foredraft.config import EngineConfig, VerifyConfig
+from foredraft.engine.model_config import UnsupportedModel
 from foredraft.wire.channel import private_channel
+from foredraft.wire.health import Health
 from foredraft.wire.peers import VerifyPeer
+from verify_service.server import Worker
 
 
 async def start(model: Path, address: str) -> asyncio.subprocess.Process:
@@ -48,3 +53,12 @@ async def test_sigterm_ends_it_with_exit_code_zero(tmp_path: Path, loaded: bool)
     assert code == 0, log
     assert "Traceback" not in log
     assert "terminate" not in log
+
+
+@pytest.mark.asyncio
+async def test_a_draft_with_a_reduced_vocabulary_is_no_target(tmp_path: Path) -> None:
+    model = write_vocabulary(make_tiny_llama(tmp_path / "few"), [3, 5])
+    worker = Worker(VerifyConfig("unix:unused", EngineConfig(model, kv_memory_mib=1)))
+    with pytest.raises(UnsupportedModel, match=r"^few has a draft_vocabulary.* but no target"):
+        await worker.run(Health("test"))
+    worker.join()
