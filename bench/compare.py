@@ -22,7 +22,13 @@ from bench.values import names_of, two_or_more
 from foredraft.aio import AsyncClient
 from foredraft.chat_template import ChatTemplate
 from foredraft.cli.faults import CommandError
-from foredraft.cli.options import find_draft, find_model, positive_int, read_speculation
+from foredraft.cli.options import (
+    DRAFT_NAMES,
+    find_draft,
+    find_model,
+    positive_int,
+    read_speculation,
+)
 from foredraft.config import DTYPES, StackConfig
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import SamplingParams, Speculation, check_params
@@ -78,7 +84,7 @@ def main(arguments: list[str]) -> int:
         grpc_host="127.0.0.1",
         grpc_port=0,
         model=find_model(args.model),
-        draft=find_draft(args.draft),
+        draft=find_draft(args.draft, args.model),
         dtype=args.dtype,
         prefix_share=0.0,  # every system computes the whole prompt
         log_level="error",
@@ -234,7 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-tokens", type=two_or_more, default=64, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
-    parser.add_argument("--draft", default="none", metavar="DIR|none")
+    parser.add_argument("--draft", default="none", metavar=DRAFT_NAMES)
     parser.add_argument("--dtype", choices=DTYPES, default="auto")
     parser.add_argument(
         "--speculation",

@@ -11,11 +11,12 @@ from foredraft.cli.faults import CommandError
 from foredraft.config import DTYPES, KV_MEMORY_MIB, RateLimit
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS
 from foredraft.models.fetch import ModelError
-from foredraft.models.resolve import resolve_model
+from foredraft.models.resolve import resolve_draft, resolve_model
 from foredraft.params import InvalidField, Range, Speculation
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 DEFAULT_GRPC_PORT = 50051
+DRAFT_NAMES = "DIR|none|default"
 _POSITIVE = Range(1, 2**31 - 1)
 _PORT = Range(0, 2**16 - 1)
 _PERIOD = Range(0.0, 86_400.0, whole=False, open_low=True)
@@ -44,9 +45,10 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--draft",
-        metavar="DIR|none",
+        metavar=DRAFT_NAMES,
         default="none",
-        help="the draft model, likewise; none leaves the suffix cache",
+        help="the draft model, likewise; default is the one that is shipped for the target, none "
+        "leaves the suffix cache",
     )
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="how weights are held")
     parser.add_argument(
@@ -148,7 +150,9 @@ def read_speculation(name: str, draft: str) -> Speculation:
     """Refuses a mode that the other flags make impossible."""
     mode = Speculation[name.upper()]
     if mode is Speculation.MODEL and draft == "none":
-        raise InvalidField("--draft", "a model directory or id with --speculation model")
+        raise InvalidField(
+            "--draft", "a model directory or id, or default, with --speculation model"
+        )
     return mode
 
 
@@ -159,12 +163,18 @@ def find_model(name: str) -> Path:
         raise CommandError(str(error)) from error
 
 
-def find_draft(name: str) -> Path | None:
-    return None if name == "none" else find_model(name)
+def find_draft(name: str, model: str) -> Path | None:
+    """The draft model of ``model``; both as on the command line."""
+    try:
+        return resolve_draft(name, model)
+    except ModelError as error:
+        raise CommandError(str(error)) from error
 
 
 def find_models(model: str, draft: str) -> tuple[Path, Path | None]:
     """Both directories; one that is wrong is told before a known model is fetched for minutes."""
-    names = {model} if draft == "none" else {model, draft}
-    found = {name: find_model(name) for name in sorted(names, key=KNOWN_MODELS.__contains__)}
-    return found[model], None if draft == "none" else found[draft]
+    if draft in KNOWN_MODELS or draft == "none":
+        target = find_model(model)
+        return target, find_draft(draft, model)
+    found = find_draft(draft, model)
+    return find_model(model), found

@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import logging
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from foredraft.cli.fake import add_fake_draft_flag, add_fake_target_flag
@@ -78,7 +79,10 @@ def _add_draft(roles: Subparsers) -> None:
     _add_listen(parser)
     parser.add_argument("--target", metavar="DIR|ID", default=DEFAULT_MODEL, help="guess for this")
     parser.add_argument(
-        "--model", metavar="DIR|ID|none", default="none", help="the draft model; none: suffix only"
+        "--model",
+        metavar="DIR|ID|none|default",
+        default="none",
+        help="the draft model; none: suffix only; default: the one that is shipped for the target",
     )
     _add_engine_flags(parser)
     add_fake_draft_flag(parser)
@@ -168,7 +172,7 @@ def _add_counts(parser: argparse.ArgumentParser, config: type, texts: dict[str, 
 def _verify_config(args: argparse.Namespace) -> VerifyConfig:
     return VerifyConfig(
         listen=args.listen,
-        engine=_engine_config(args, args.model),
+        engine=_engine_config(args, find_model(args.model)),
         prefix_share=args.prefix_share,
         max_sequences=args.max_sequences,
         max_nodes=args.max_nodes,
@@ -208,13 +212,14 @@ def _gateway_config(args: argparse.Namespace) -> GatewayConfig:
 def _draft_engine(args: argparse.Namespace) -> EngineConfig | None:
     """A stand-in speaks the target's language, and so needs no directory of its own."""
     if args.fake_engine is not None:
-        return _engine_config(args, args.target)
-    return None if find_draft(args.model) is None else _engine_config(args, args.model)
+        return _engine_config(args, find_model(args.target))
+    draft = find_draft(args.model, args.target)
+    return None if draft is None else _engine_config(args, draft)
 
 
-def _engine_config(args: argparse.Namespace, model: str) -> EngineConfig:
+def _engine_config(args: argparse.Namespace, model: Path) -> EngineConfig:
     return EngineConfig(
-        model=find_model(model),
+        model=model,
         fake=args.fake_engine,
         dtype=args.dtype,
         device=args.device,

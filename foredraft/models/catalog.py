@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +32,7 @@ KNOWN_MODELS = {
         ),
     )
 }
+
+# Packed drafts that are shipped, by the id of their target: names of files in ``DRAFT_FILES``.
+KNOWN_DRAFTS: dict[str, str] = {}
+DRAFT_FILES = Path(__file__).parent / "drafts"

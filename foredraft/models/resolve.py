@@ -8,11 +8,13 @@ from pathlib import Path
 
 from foredraft.config import cache_directory
 from foredraft.engine.model_config import UnsupportedModel, read_model_config
-from foredraft.models.catalog import KNOWN_MODELS, KnownModel
+from foredraft.models.catalog import DRAFT_FILES, KNOWN_DRAFTS, KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError, fetch_gguf
+from foredraft.models.publish import publish
 from foredraft.tokenizer_hash import read_tokenizer
 
 _CONVERSION_MODULES = ("gguf", "numpy", "safetensors")
+_DRAFT_MODULES = ("numpy", "safetensors")
 
 
 def resolve_model(name: str) -> Path:
@@ -30,6 +32,27 @@ def resolve_model(name: str) -> Path:
         raise ModelError(f"model must be a local directory or one of: {known}; got {name!r}")
     _check_directory(directory)
     return directory.resolve()
+
+
+def resolve_draft(name: str, model: str) -> Path | None:
+    """The directory of the draft ``name`` for ``model``, both as a user writes them.
+
+    "none" is None, "default" the draft that is shipped for the model, unpacked once; anything
+    else is as in `resolve_model`.
+
+    Raises:
+        ModelError: as in `resolve_model`, or no draft is shipped for the model.
+    """
+    if name == "none":
+        return None
+    if name != "default":
+        return resolve_model(name)
+    file = _shipped_draft(model)  # told before the target is fetched
+    target = resolve_model(model)
+    _need(_DRAFT_MODULES, f"the draft of model {target.name} must be unpacked")
+    from foredraft.models.draft_unpacking import unpack_draft
+
+    return unpack_draft(file, target)
 
 
 def converted_path(model: KnownModel) -> Path:
@@ -50,12 +73,7 @@ def _known_directory(model: KnownModel) -> Path:
 
 def _convert_into(model: KnownModel, directory: Path) -> None:
     """Work beside ``directory`` and rename at the end, so that it is there whole or not at all."""
-    missing = [name for name in _CONVERSION_MODULES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ModelError(
-            f"model {model.model_id} must be converted once, which needs {', '.join(missing)}: "
-            "pip install 'foredraft[worker]'"
-        )
+    _need(_CONVERSION_MODULES, f"model {model.model_id} must be converted once")
     from foredraft.models.convert import convert_gguf
 
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -64,16 +82,24 @@ def _convert_into(model: KnownModel, directory: Path) -> None:
         converted = Path(scratch) / model.model_id
         converted.mkdir()
         convert_gguf(gguf_path, converted)
-        _publish(converted, directory)
+        publish(converted, directory)
 
 
-def _publish(converted: Path, directory: Path) -> None:
-    try:
-        converted.rename(directory)
-    except OSError:
-        # Another process finished first: a directory that is not empty cannot be replaced.
-        if not directory.is_dir():
-            raise
+def _need(modules: tuple[str, ...], work: str) -> None:
+    """Raises ModelError if the packages for some work are not installed."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelError(
+            f"{work}, which needs {', '.join(missing)}: pip install 'foredraft[worker]'"
+        )
+
+
+def _shipped_draft(model: str) -> Path:
+    for known, file in KNOWN_DRAFTS.items():
+        directory = converted_path(KNOWN_MODELS[known])
+        if model == known or Path(model).expanduser().resolve() == directory.resolve():
+            return DRAFT_FILES / file
+    raise ModelError(f"no default draft is shipped for model {model}: name a directory, or none")
 
 
 def _check_directory(directory: Path) -> None:
