@@ -45,8 +45,9 @@ def noise_key(seed: int, choice: int, position: int) -> int:
 
 
 def _from_hashes(hashes: Tensor) -> Tensor:
-    v = ((hashes.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=_BELOW_ONE)
-    return -torch.log(-torch.log1p(-v))
+    """Each operation in place: a vocabulary of new memory would cost more than its arithmetic."""
+    v = hashes.to(torch.float32).add_(0.5).mul_(2.0**-32).clamp_(max=_BELOW_ONE)
+    return v.neg_().log1p_().neg_().log_().neg_()
 
 
 def _hash(ids: Tensor, key: int) -> Tensor:
