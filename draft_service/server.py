@@ -219,7 +219,7 @@ def _load_runner(settings: EngineConfig, target: ModelInfo) -> Runner | None:
             # Imported here: a service of suffix drafts alone starts without torch.
             from foredraft.engine.runner import load_runner
 
-            return load_runner(settings)
+            return load_runner(replace(settings, same_bits=False))
     except UnsupportedModel as error:
         reason = f"draft {settings.model.name} cannot be run: {error}"
     log.warning("%s: only suffix drafts are served", reason)

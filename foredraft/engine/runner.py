@@ -37,6 +37,7 @@ __all__ = ["ModelRunner", "Runner", "SequenceRows", "load_runner"]
 log = logging.getLogger(__name__)
 
 _CPU_CHUNK, _GPU_CHUNK = TILE, 4 * TILE
+_UNPADDED = Tiles(RowTile(1), RowTile(1), Summation(serial=True))  # right, if not always alike
 
 
 class Runner(Protocol):
@@ -95,7 +96,7 @@ class ModelRunner:
 
     @classmethod
     def load(cls, settings: EngineConfig) -> ModelRunner:
-        """Load weights, measure the row tiles and take the KV memory.
+        """Load weights, measure the row tiles if bits matter, and take the KV memory.
 
         Raises:
             UnsupportedModel: the directory holds no model that this engine runs.
@@ -110,7 +111,9 @@ class ModelRunner:
         precision = choose_precision(settings.dtype, device)
         info = read_model_info(settings.model, config, precision.name)
         output_ids = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
-        tiles = _measure_tiles(config, precision, device, torch.get_num_threads())
+        tiles = _UNPADDED
+        if settings.same_bits:
+            tiles = _measure_tiles(config, precision, device, torch.get_num_threads())
         model = load_model(
             settings.model,
             config,
