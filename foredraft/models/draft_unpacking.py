@@ -84,7 +84,8 @@ def _make(pack: DraftPack, shared: Tensors, target: Path, directory: Path) -> No
                 shutil.copyfile(target / name, made / name)
         config = json.dumps(pack.config | {"dtype": "float32"}, indent=2) + "\n"
         (made / "config.json").write_text(config, encoding="utf-8")
-        (made / "README.md").write_text(pack.card, encoding="utf-8")
+        if pack.card:
+            (made / "README.md").write_text(pack.card, encoding="utf-8")
         floats = {name: rows.floats() for name, rows in pack.matrices.items()}
         _save(shared | pack.vectors | floats, made / "model.safetensors")
         if pack.ids is not None:
