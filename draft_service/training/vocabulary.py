@@ -11,8 +11,7 @@ from safetensors.numpy import save
 
 from draft_service.training.answers import Answers
 from draft_service.training.settings import write_whole
-
-FILE = "draft_vocabulary.safetensors"
+from foredraft.engine.model_config import VOCABULARY_FILE
 
 
 def answer_counts(answers: Answers, vocabulary: int) -> NDArray[np.int64]:
@@ -37,4 +36,4 @@ def choose_vocabulary(
 
 def save_vocabulary(directory: Path, ids: NDArray[np.int32]) -> None:
     """Write int32 ``ids`` [n], ascending and unique, beside a draft's other files."""
-    write_whole(directory / FILE, save({"ids": ids}))
+    write_whole(directory / VOCABULARY_FILE, save({"ids": ids}))

@@ -10,6 +10,7 @@ from typing import Any
 
 from foredraft.engine.family import FAMILIES, Family
 
+VOCABULARY_FILE = "draft_vocabulary.safetensors"  # in directories of drafts: ids that they guess
 # Far beyond any of these models. A larger number is a slip, and would end in a failed allocation.
 _MOST = 2**24
 

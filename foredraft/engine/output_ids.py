@@ -13,9 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from foredraft.engine.model_config import UnsupportedModel
+from foredraft.engine.model_config import VOCABULARY_FILE, UnsupportedModel
 
-VOCABULARY_FILE = "draft_vocabulary.safetensors"
 _TENSOR = "ids"
 
 

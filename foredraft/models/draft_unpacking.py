@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors.numpy import save_file
 
 from foredraft.config import cache_directory
-from foredraft.engine.model_config import UnsupportedModel
+from foredraft.engine.model_config import VOCABULARY_FILE, UnsupportedModel
 from foredraft.models.draft_pack import DraftPack, Tensors, read_pack
 from foredraft.models.fetch import ModelError
 from foredraft.models.publish import publish
@@ -27,7 +27,6 @@ _OF_THE_TARGET = (
     "vocab.json",
     "merges.txt",
 )
-_VOCABULARY = "draft_vocabulary.safetensors"
 
 
 def unpack_draft(file: Path, target: Path, out: Path | None = None) -> Path:
@@ -89,7 +88,7 @@ def _make(pack: DraftPack, shared: Tensors, target: Path, directory: Path) -> No
         floats = {name: rows.floats() for name, rows in pack.matrices.items()}
         _save(shared | pack.vectors | floats, made / "model.safetensors")
         if pack.ids is not None:
-            _save({"ids": pack.ids}, made / _VOCABULARY)
+            _save({"ids": pack.ids}, made / VOCABULARY_FILE)
         publish(made, directory)
 
 
