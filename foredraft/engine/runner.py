@@ -37,7 +37,7 @@ __all__ = ["ModelRunner", "Runner", "SequenceRows", "load_runner"]
 log = logging.getLogger(__name__)
 
 _CPU_CHUNK, _GPU_CHUNK = TILE, 4 * TILE
-_UNPADDED = Tiles(RowTile(1), RowTile(1), Summation(serial=True))  # right, if not always alike
+_FREE = Tiles(RowTile(1), RowTile(1), None)  # right, if not always alike
 
 
 class Runner(Protocol):
@@ -111,7 +111,7 @@ class ModelRunner:
         precision = choose_precision(settings.dtype, device)
         info = read_model_info(settings.model, config, precision.name)
         output_ids = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
-        tiles = _UNPADDED
+        tiles = _FREE
         if settings.same_bits:
             tiles = _measure_tiles(config, precision, device, torch.get_num_threads())
         model = load_model(
@@ -160,7 +160,8 @@ class ModelRunner:
             Logits over the real vocabulary, or over ``output_ids``, float32 [rows, vocab], in the
             order of the rows.
         """
-        plan = plan_step(batch, self._memory, self._tiles.summation, self._device)
+        summation = self._tiles.summation or Summation(serial=True)
+        plan = plan_step(batch, self._memory, summation, self._device)
         tokens = [token for rows in batch for token in rows.tokens]
         hidden = self._model(self._ids(tokens), plan, self._memory, self._tiles)
         return self._logits(hidden, plan.rows)

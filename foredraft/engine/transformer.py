@@ -34,11 +34,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Row tiles of the two kinds of products, and how attention's second one sums."""
+    """Row tiles of the two kinds of products, and how attention's second one sums.
+
+    summation: None if rows may be rounded differently in other company.
+    """
 
     linear: RowTile
     attention: RowTile
-    summation: Summation
+    summation: Summation | None
 
 
 @dataclass(frozen=True, slots=True)
