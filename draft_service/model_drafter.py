@@ -15,12 +15,13 @@ from torch import Tensor
 from draft_service.draft_kv import DraftKV, Move
 from draft_service.expansion import Evaluation
 from draft_service.open_options import Option
-from draft_service.sequence import WIDTH, DraftSequence
+from draft_service.sequence import DraftSequence
 from foredraft.engine.runner import Runner, SequenceRows
 from foredraft.engine.sampling import SampledRow, most_likely, perturbed_scores
 from foredraft.policy.calibration import model_bucket
 from foredraft.wire.messages import ModelInfo
 
+_WIDTH = 3  # different guesses at one place
 CATCH_UP_ROWS = 32  # a longer lag is prefilled in chunks, in the background
 
 
@@ -156,7 +157,7 @@ class ModelDrafter:
             if not sequence.opened.params.plain:
                 sampled = self._sampled_row(sequence, node_id)
                 row.copy_(perturbed_scores(row, sampled, self._eos, self._output))
-        places, chances = most_likely(logits, WIDTH)
+        places, chances = most_likely(logits, _WIDTH)
         tokens = places if self._output is None else self._output.ids[places]
         columns = wanted, tokens.tolist(), chances.tolist()
         for (sequence, node_id), ids, values in zip(*columns, strict=True):

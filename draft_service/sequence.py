@@ -9,15 +9,12 @@ from collections.abc import Iterable, Sequence
 
 from draft_service.draft_kv import DraftKV, Move
 from draft_service.open_options import OpenOptions, Option
-from draft_service.suffix_cache import MAX_MATCH, SuffixCache
+from draft_service.suffix_source import SuffixSource
 from foredraft.params import Speculation
-from foredraft.policy.calibration import Calibration, SequenceCalibration, suffix_bucket
+from foredraft.policy.calibration import Calibration, SequenceCalibration
 from foredraft.tree.node_id import child_id
 from foredraft.tree.token_tree import Added, TokenTree
 from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence, Source
-
-WIDTH = 3  # different guesses of one source at one place
-_GOOD_MATCH = 2  # tokens; a shorter match does not show where a text is copied from
 
 Key = tuple[int, int]  # stream of the gateway, seq_id
 
@@ -55,10 +52,9 @@ class DraftSequence:
         self.kv: DraftKV | None = None
         self.wants_model = opened.speculation in (Speculation.MODEL, Speculation.AUTO)
         wants_suffix = opened.speculation in (Speculation.SUFFIX, Speculation.AUTO)
-        self._cache = SuffixCache(self.tokens) if wants_suffix else None
-        self._trails: dict[int, Option] = {}  # how suffix nodes came about
-        self._looked_up: set[int] = set()  # nodes for which the suffix cache was asked
-        self._resume: int | None = None  # where the text goes on if only its last token differs
+        self._suffixes = (
+            SuffixSource(self.tokens, self.tree, self.calibration) if wants_suffix else None
+        )
         self._changed = [self.tree.root_id]  # places whose options are not in `open` yet
         self._unsent: list[int] = []
         self._context_length = target.context_length
@@ -91,12 +87,12 @@ class DraftSequence:
     def commit(self, tokens: Sequence[int]) -> list[Move]:
         """Re-root behind new tokens and learn from them; returns what to move in the KV."""
         before = len(self.tokens)
-        path = self._settle(tokens)
+        path, last_options = self._settle(tokens)
         self.tokens += tokens
         self.largest_token = max(self.largest_token, *tokens)
         self.tree.advance(tokens)
-        if self._cache is not None:
-            self._cache.append(tokens)
+        if self._suffixes is not None:
+            self._suffixes.commit(tokens, last_options)
         self._forget()
         self.open.clear()
         self._changed = [self.tree.root_id, *self.tree.nodes]
@@ -122,9 +118,8 @@ class DraftSequence:
         if self.is_end(parent_id):
             return []
         options = self.options.setdefault(parent_id, [])
-        if self._cache is not None and parent_id not in self._looked_up:
-            self._looked_up.add(parent_id)
-            options += self._suffix_options(self._cache, parent_id, min_survival)
+        if self._suffixes is not None:
+            options += self._suffixes.options(parent_id, min_survival)
         return options
 
     def add(self, parent_id: int, option: Option, confidence: float) -> int | None:
@@ -135,8 +130,8 @@ class DraftSequence:
         node_id = child_id(parent_id, option.token)
         self._unsent.append(node_id)
         self._changed.append(node_id)
-        if option.position >= 0:
-            self._trails[node_id] = option
+        if self._suffixes is not None and source is Source.SUFFIX:
+            self._suffixes.added(node_id, option)
         return node_id
 
     def is_end(self, node_id: int) -> bool:
@@ -176,11 +171,11 @@ class DraftSequence:
             sources=tuple(node.source for node in nodes),
         )
 
-    def _settle(self, tokens: Sequence[int]) -> list[int]:
+    def _settle(self, tokens: Sequence[int]) -> tuple[list[int], list[Option]]:
         """Teach the calibration what became of the options along the committed path.
 
-        Returns the ids of the committed tokens. Options that never became nodes teach too:
-        without them a source that was given up could not come back.
+        Returns the ids of the committed tokens and the options for the last one. Options that
+        never became nodes teach too: without them a source that was given up could not come back.
         """
         parent_id = self.tree.root_id
         path: list[int] = []
@@ -191,47 +186,13 @@ class DraftSequence:
                 self.calibration.observe(option.bucket, option.token == token)
             parent_id = child_id(parent_id, token)
             path.append(parent_id)
-        self._resume = _place_after_replaced(options, tokens[-1])
-        return path
+        return path, options
 
     def _forget(self) -> None:
         """Drop what belongs to nodes that are gone."""
         alive = self.tree.nodes.keys() | {self.tree.root_id}
         self.options = {node: self.options[node] for node in self.options if node in alive}
-        self._trails = {node: self._trails[node] for node in self._trails if node in alive}
         self.evaluated &= alive
-        self._looked_up &= alive
+        if self._suffixes is not None:
+            self._suffixes.forget(alive)
         self._unsent = [node for node in self._unsent if node in self.tree.nodes]
-
-    def _suffix_options(
-        self, cache: SuffixCache, parent_id: int, min_survival: float
-    ) -> list[Option]:
-        trail = self._trails.get(parent_id)
-        if trail is not None:
-            match, position = min(trail.match + 1, MAX_MATCH), trail.position + 1
-            bucket = suffix_bucket(match, 0)
-            left = self.tree.survival(parent_id) * (1.0 - self.calibration.estimate(bucket))
-            if left < min_survival:  # alternatives would not be worth a look
-                path = [] if position < len(cache) else self.tree.path(parent_id)
-                return [Option(cache.follow(position, path), bucket, match, position)]
-        path = self.tree.path(parent_id)
-        options = [
-            Option(found.token, suffix_bucket(found.match, rank), found.match, found.position)
-            for rank, found in enumerate(cache.propose(path, WIDTH))
-        ]
-        if self._resume is not None and parent_id == self.tree.root_id:
-            token = cache.follow(self._resume, path)
-            if all(option.token != token for option in options):
-                options.append(Option(token, suffix_bucket(0, 0), 0, self._resume))
-        return options
-
-
-def _place_after_replaced(options: Sequence[Option], token: int) -> int | None:
-    """Where the text goes on if ``token`` took the place of what it had after a good match.
-
-    In edits a name is replaced and the rest stays, and no match says so: the token is new there.
-    """
-    best = max(options, key=lambda option: option.match, default=None)
-    if best is None or best.match < _GOOD_MATCH or any(o.token == token for o in options):
-        return None
-    return best.position + 1
