@@ -9,17 +9,30 @@ from typing import NamedTuple
 from foredraft.policy.calibration import Bucket
 
 
+class Trail(NamedTuple):
+    """How a suffix guess came about, so that it can be followed.
+
+    match: how many of the last tokens stood before it there; 0: some were replaced.
+    position: where it stands, counted over the text and the path behind it.
+    added, back: so many tokens from it on belong to a replacement, behind which the text goes on
+        at ``back``; 0 where nothing is replaced.
+    """
+
+    match: int
+    position: int
+    added: int = 0
+    back: int = -1
+
+
 class Option(NamedTuple):
     """A token that may follow a node; it becomes a node if its survival is high enough.
 
-    ``match`` and ``position`` are those of a suffix guess (see `Continuation`); a match of 0 says
-    that only the token before it was replaced.
+    trail: where a suffix guess stands.
     """
 
     token: int
     bucket: Bucket
-    match: int = 0
-    position: int = -1
+    trail: Trail | None = None
 
 
 class OpenOptions:

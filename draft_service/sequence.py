@@ -87,12 +87,12 @@ class DraftSequence:
     def commit(self, tokens: Sequence[int]) -> list[Move]:
         """Re-root behind new tokens and learn from them; returns what to move in the KV."""
         before = len(self.tokens)
-        path, last_options = self._settle(tokens)
+        path, guessed = self._settle(tokens)
         self.tokens += tokens
         self.largest_token = max(self.largest_token, *tokens)
         self.tree.advance(tokens)
         if self._suffixes is not None:
-            self._suffixes.commit(tokens, last_options)
+            self._suffixes.commit(tokens, guessed)
         self._forget()
         self.open.clear()
         self._changed = [self.tree.root_id, *self.tree.nodes]
@@ -130,8 +130,8 @@ class DraftSequence:
         node_id = child_id(parent_id, option.token)
         self._unsent.append(node_id)
         self._changed.append(node_id)
-        if self._suffixes is not None and source is Source.SUFFIX:
-            self._suffixes.added(node_id, option)
+        if self._suffixes is not None and option.trail is not None:
+            self._suffixes.added(node_id, option.trail)
         return node_id
 
     def is_end(self, node_id: int) -> bool:
@@ -171,22 +171,22 @@ class DraftSequence:
             sources=tuple(node.source for node in nodes),
         )
 
-    def _settle(self, tokens: Sequence[int]) -> tuple[list[int], list[Option]]:
+    def _settle(self, tokens: Sequence[int]) -> tuple[list[int], int]:
         """Teach the calibration what became of the options along the committed path.
 
-        Returns the ids of the committed tokens and the options for the last one. Options that
-        never became nodes teach too: without them a source that was given up could not come back.
+        Returns the ids of the committed tokens. Options that never became nodes teach too:
+        without them a source that was given up could not come back.
         """
         parent_id = self.tree.root_id
         path: list[int] = []
-        options: list[Option] = []
+        guessed = 0
         for token in tokens:
-            options = self.options.get(parent_id, [])
-            for option in options:
+            for option in self.options.get(parent_id, ()):
                 self.calibration.observe(option.bucket, option.token == token)
+                guessed += option.token == token and option.trail is not None
             parent_id = child_id(parent_id, token)
             path.append(parent_id)
-        return path, options
+        return path, guessed
 
     def _forget(self) -> None:
         """Drop what belongs to nodes that are gone."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from draft_service.open_options import Option
+from draft_service.open_options import Option, Trail
 from draft_service.suffix_cache import MAX_MATCH, SuffixCache
-from foredraft.policy.calibration import SequenceCalibration, suffix_bucket
+from draft_service.suffix_edits import LONGEST_OLD, Replacement
+from draft_service.suffix_trust import SuffixTrust
+from foredraft.policy.calibration import (
+    Bucket,
+    Edit,
+    SequenceCalibration,
+    edit_bucket,
+    suffix_bucket,
+)
 from foredraft.tree.token_tree import TokenTree
 
-WIDTH = 3  # different guesses at one place
-_GOOD_MATCH = 2  # tokens; a shorter match does not show where a text is copied from
+_WIDTH = 3  # different guesses at one place
 
 
 class SuffixSource:
@@ -22,9 +29,9 @@ class SuffixSource:
         self._cache = SuffixCache(tokens)
         self._tree = tree
         self._calibration = calibration
-        self._trails: dict[int, Option] = {}  # how nodes came about
+        self._trails: dict[int, Trail] = {}  # how nodes came about
         self._asked: set[int] = set()
-        self._resume: int | None = None  # where the text goes on if only its last token differs
+        self._trust = SuffixTrust()
 
     def options(self, parent_id: int, min_survival: float) -> list[Option]:
         """Guesses for what follows the root or a node; nothing where it was asked before."""
@@ -32,22 +39,26 @@ class SuffixSource:
             return []
         self._asked.add(parent_id)
         trail = self._trails.get(parent_id)
+        path = self._path(parent_id, trail)
         if trail is not None:
-            match, position = min(trail.match + 1, MAX_MATCH), trail.position + 1
-            bucket = suffix_bucket(match, 0)
-            left = self._tree.survival(parent_id) * (1.0 - self._calibration.estimate(bucket))
-            if left < min_survival:  # alternatives would not be worth a look
-                path = [] if position < len(self._cache) else self._tree.path(parent_id)
-                return [Option(self._cache.follow(position, path), bucket, match, position)]
-        return self._look_up(parent_id)
+            options = self._follow(trail, path)
+        else:
+            options = self._behind_replaced() if parent_id == self._tree.root_id else []
+        estimates = sum(self._calibration.estimate(option.bucket) for option in options)
+        left = self._tree.survival(parent_id) * (1.0 - estimates)
+        if options and left < min_survival:  # alternatives would not be worth a look
+            return options
+        if not self._cache.repeats(self._trust.shortest, path):
+            return options
+        return _different([*options, *self._look_up(self._tree.path(parent_id))])
 
-    def added(self, node_id: int, option: Option) -> None:
-        """A guess of the cache has become a node."""
-        self._trails[node_id] = option
+    def added(self, node_id: int, trail: Trail) -> None:
+        """A guess has become a node."""
+        self._trails[node_id] = trail
 
-    def commit(self, tokens: Sequence[int], last_options: Sequence[Option]) -> None:
-        """Take in committed tokens; ``last_options`` were the guesses for the last of them."""
-        self._resume = _place_after_replaced(last_options, tokens[-1])
+    def commit(self, tokens: Sequence[int], guessed: int) -> None:
+        """Take in committed tokens, of which so many were guessed here."""
+        self._trust = self._trust.after(guessed)
         self._cache.append(tokens)
 
     def forget(self, alive: Collection[int]) -> None:
@@ -55,25 +66,76 @@ class SuffixSource:
         self._trails = {node: self._trails[node] for node in self._trails if node in alive}
         self._asked.intersection_update(alive)
 
-    def _look_up(self, parent_id: int) -> list[Option]:
-        path = self._tree.path(parent_id)
-        options = [
-            Option(found.token, suffix_bucket(found.match, rank), found.match, found.position)
-            for rank, found in enumerate(self._cache.propose(path, WIDTH))
-        ]
-        if self._resume is not None and parent_id == self._tree.root_id:
-            token = self._cache.follow(self._resume, path)
-            if all(option.token != token for option in options):
-                options.append(Option(token, suffix_bucket(0, 0), 0, self._resume))
+    def _look_up(self, path: Sequence[int]) -> list[Option]:
+        """What followed the last tokens before, the longest match first."""
+        options: list[Option] = []
+        for rank, found in enumerate(self._cache.propose(path, _WIDTH)):
+            bucket = suffix_bucket(found.match, rank, found.evidence)
+            trail = Trail(found.match, found.position)
+            option = Option(found.token, bucket, trail)
+            options += [option] if rank else self._or_replaced(option, trail, path)
         return options
 
+    def _follow(self, trail: Trail, path: Sequence[int]) -> list[Option]:
+        """What goes on from where the node's guess stands."""
+        position = trail.position + 1
+        if trail.added > 1:
+            within = Trail(0, position, trail.added - 1, trail.back)
+            return [self._option(within, edit_bucket(Edit.GOES_ON), path)]
+        if trail.added == 1:
+            return [self._option(Trail(0, trail.back), edit_bucket(Edit.BACK), path)]
+        match = min(trail.match + 1, MAX_MATCH)
+        going_on = Trail(match, position)
+        return self._or_replaced(
+            self._option(going_on, suffix_bucket(match, 0), path), going_on, path
+        )
 
-def _place_after_replaced(options: Sequence[Option], token: int) -> int | None:
-    """Where the text goes on if ``token`` took the place of what it had after a good match.
+    def _or_replaced(self, option: Option, trail: Trail, path: Sequence[int]) -> list[Option]:
+        """The guess, and what came the last time instead of the text that it begins."""
+        known = self._cache.replacement(trail.position, path)
+        instead = None if known is None else self._within(known, trail.position, 0, path)
+        if known is None or instead is None:
+            return [option]
+        kept = option._replace(bucket=edit_bucket(Edit.KEPT, known.doubts))
+        return [kept, self._option(instead, edit_bucket(Edit.REPLACED, known.doubts), path)]
 
-    In edits a name is replaced and the rest stays, and no match says so: the token is new there.
-    """
-    best = max(options, key=lambda option: option.match, default=None)
-    if best is None or best.match < _GOOD_MATCH or any(o.token == token for o in options):
-        return None
-    return best.position + 1
+    def _behind_replaced(self) -> list[Option]:
+        """How copies may go on that broke off within the last tokens."""
+        options: list[Option] = []
+        for detour in self._cache.detours():
+            if detour.known is not None:
+                trail = self._within(detour.known, detour.at, detour.taken, ())
+                edit = Edit.GOES_ON
+            elif (aligned := self._cache.find_last(detour.at + 1, LONGEST_OLD)) is not None:
+                trail, edit = Trail(0, aligned + 1), Edit.ALIGNED
+            else:
+                trail = Trail(0, detour.at + 1) if detour.taken == 1 else None
+                edit = Edit.SWAPPED
+            if trail is not None:
+                options.append(self._option(trail, edit_bucket(edit), ()))
+        return options
+
+    def _within(self, known: Replacement, at: int, taken: int, path: Sequence[int]) -> Trail | None:
+        """Where a replacement of what stands at ``at`` goes on, after its first tokens."""
+        back = at + known.removed
+        if back >= len(self._cache) + len(path):
+            return None
+        if taken < known.added:
+            return Trail(0, known.start + taken, known.added - taken, back)
+        return Trail(0, back)
+
+    def _path(self, parent_id: int, trail: Trail | None) -> Sequence[int]:
+        """What of the node's path has to be known: nothing where the guesses are committed text."""
+        farthest = -1 if trail is None else max(trail.position, trail.back) + 2
+        return () if 0 <= farthest < len(self._cache) else self._tree.path(parent_id)
+
+    def _option(self, trail: Trail, bucket: Bucket, path: Sequence[int]) -> Option:
+        return Option(self._cache.follow(trail.position, path), bucket, trail)
+
+
+def _different(options: Iterable[Option]) -> list[Option]:
+    """Without those whose token an earlier one has."""
+    first: dict[int, Option] = {}
+    for option in options:
+        first.setdefault(option.token, option)
+    return list(first.values())

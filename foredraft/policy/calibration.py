@@ -1,22 +1,68 @@
 """How likely the target chooses a guess, learned from what it chose before.
 
-Guesses are put into buckets: a suffix guess by the length of its match, a model guess by the
-draft's probability, both by rank among their siblings. A bucket's estimate starts from a prior
-and follows the share of its guesses that the target chose, given that it reached their parent.
+Guesses are put into buckets: a suffix guess by the length of its match and by how often it
+followed such matches, a model guess by the draft's probability, both by rank among their siblings.
+A bucket's estimate starts from a prior and follows the share of its guesses that the target chose,
+given that it reached their parent.
 All sequences of a service teach one table; each sequence leans on it until it has its own record.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from enum import IntEnum
 from typing import NamedTuple
 
 from foredraft.wire.messages import Source
 
 MAX_RANK = 2  # later siblings are counted with the third
 
-_MATCH_EDGES = (1, 2, 3, 5, 9, 17)
-_FIRST_MATCH_PRIORS = (0.30, 0.10, 0.25, 0.40, 0.60, 0.80, 0.90)  # 0: a token was replaced
+
+class Evidence(IntEnum):
+    """How often a suffix guess followed, among the places that were looked at."""
+
+    FOLLOWED = 0  # not counted: it goes on from where the guess before it stands
+    ONCE = 1  # there is only one such place
+    ALWAYS = 2
+    MOSTLY = 3  # after more than half of them
+    SOMETIMES = 4
+
+    @classmethod
+    def of(cls, times: int, places: int) -> Evidence:
+        """A guess that followed ``times`` times after ``places`` places."""
+        if times == places:
+            return cls.ONCE if places == 1 else cls.ALWAYS
+        return cls.MOSTLY if 2 * times > places else cls.SOMETIMES
+
+
+class Edit(IntEnum):
+    """What a suffix guess says about a text in which something is replaced."""
+
+    KEPT = 0  # what stands there, although it was replaced before
+    REPLACED = 1  # what came instead of it then
+    GOES_ON = 2  # the next token of a replacement that has begun
+    BACK = 3  # what follows behind a replacement
+    ALIGNED = 4  # what follows a token that stands a little behind a place where a copy broke off
+    SWAPPED = 5  # what follows if a single token took the place of a single one
+
+
+_MATCH_EDGES = (2, 3, 5, 9, 17)
+_MATCH_PRIORS = (  # by the length of the match, and by evidence
+    (0.40, 0.30, 0.65, 0.45, 0.07),
+    (0.45, 0.30, 0.80, 0.40, 0.06),
+    (0.72, 0.45, 0.90, 0.40, 0.12),
+    (0.87, 0.50, 0.90, 0.40, 0.12),
+    (0.96, 0.80, 0.96, 0.80, 0.30),
+    (0.99, 0.97, 0.99, 0.90, 0.60),
+)
+_EDIT_PRIORS = (  # by doubts
+    (0.65, 0.80, 0.93),
+    (0.20, 0.10, 0.04),
+    (0.90, 0.90, 0.90),
+    (0.92, 0.92, 0.92),
+    (0.40, 0.40, 0.40),
+    (0.15, 0.15, 0.15),
+)
 _PROBABILITY_EDGES = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995)
 _PROBABILITY_PRIORS = (
     0.005, 0.02, 0.06, 0.15, 0.27, 0.42, 0.57, 0.72, 0.85, 0.92, 0.96, 0.985, 0.995,
@@ -41,13 +87,21 @@ def _table(source: Source, levels: int) -> list[list[Bucket]]:
     return [[Bucket(source, level, rank) for rank in ranks] for level in range(levels)]
 
 
-_SUFFIX_BUCKETS = _table(Source.SUFFIX, len(_FIRST_MATCH_PRIORS))
+_EVIDENCES = len(Evidence)
+_MATCH_LEVELS = len(_MATCH_PRIORS) * _EVIDENCES  # levels behind them are those of edits
+_SUFFIX_BUCKETS = _table(Source.SUFFIX, _MATCH_LEVELS + len(Edit))
 _MODEL_BUCKETS = _table(Source.MODEL, len(_PROBABILITY_PRIORS))
 
 
-def suffix_bucket(match: int, rank: int) -> Bucket:
-    """Bucket of a guess that followed ``match`` equal tokens before; 0: after a replaced one."""
-    return _SUFFIX_BUCKETS[bisect_right(_MATCH_EDGES, match)][min(rank, MAX_RANK)]
+def suffix_bucket(match: int, rank: int, evidence: Evidence = Evidence.FOLLOWED) -> Bucket:
+    """Bucket of a guess that followed ``match`` equal tokens before, 1 or more."""
+    level = bisect_right(_MATCH_EDGES, match) * _EVIDENCES + evidence
+    return _SUFFIX_BUCKETS[level][min(rank, MAX_RANK)]
+
+
+def edit_bucket(edit: Edit, doubts: int = 0) -> Bucket:
+    """Bucket of a guess about a replacement that was left undone ``doubts`` times since."""
+    return _SUFFIX_BUCKETS[_MATCH_LEVELS + edit][min(doubts, MAX_RANK)]
 
 
 def model_bucket(probability: float, rank: int) -> Bucket:
@@ -59,7 +113,10 @@ def prior(bucket: Bucket) -> float:
     """The estimate before anything was seen."""
     if bucket.source is Source.MODEL:
         return _PROBABILITY_PRIORS[bucket.level]
-    return float(_FIRST_MATCH_PRIORS[bucket.level] * _LATER_SUFFIX**bucket.rank)
+    if bucket.level >= _MATCH_LEVELS:
+        return _EDIT_PRIORS[bucket.level - _MATCH_LEVELS][bucket.rank]
+    match, evidence = divmod(bucket.level, _EVIDENCES)
+    return float(_MATCH_PRIORS[match][evidence] * _LATER_SUFFIX**bucket.rank)
 
 
 class _Tally:
