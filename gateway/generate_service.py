@@ -84,8 +84,8 @@ class GenerateService(pb_grpc.GenerateServiceServicer):
         trace = start_trace(_metadata(context, TRACEPARENT_KEY))
         context.set_trailing_metadata(((TRACE_ID_KEY, trace.trace_id),))
         with self._opened():
-            await self._access.begin(_metadata(context, AUTHORIZATION_KEY))
-            async with self._intake.running([asked], trace) as [request]:
+            tenant = await self._access.begin(_metadata(context, AUTHORIZATION_KEY))
+            async with self._intake.running([asked], trace, tenant=tenant) as [request]:
                 await _announce(context, trace, request.plan.params.seed)
                 yield request
 

@@ -10,6 +10,7 @@ from itertools import product
 
 from foredraft.request import GenerateRequest
 from foredraft.wire.messages import ModelInfo
+from gateway.access import NOBODY
 from gateway.admission import Admission
 from gateway.metrics import CANCELLED, ERROR, Metrics, RequestMeter
 from gateway.plan import Plan, Planner, check_prompt_logprobs
@@ -47,12 +48,17 @@ class Intake:
 
     @asynccontextmanager
     async def running(
-        self, asked: Sequence[GenerateRequest], trace: Trace, choices: int = 1
+        self,
+        asked: Sequence[GenerateRequest],
+        trace: Trace,
+        choices: int = 1,
+        tenant: int = NOBODY,
     ) -> AsyncIterator[list[Request]]:
         """Each request ``choices`` times, from admission to where nobody listens any more.
 
         Choices of one request stand side by side; they have one seed and differ in the number
         of the choice. While there are many, the event loop goes on with what others wait for.
+        ``tenant`` is what `Access.begin` says of the caller.
 
         Raises:
             InvalidField, Unsupported, Overloaded, Unavailable: they cannot run.
@@ -70,7 +76,7 @@ class Intake:
                 for plan, choice in product(plans, range(choices)):
                     if requests and len(requests) % _TOGETHER == 0:
                         await asyncio.sleep(0)
-                    requests.append(self._start(replace(plan, choice=choice), trace))
+                    requests.append(self._start(replace(plan, choice=choice, tenant=tenant), trace))
                 yield requests
             finally:
                 for request in requests:

@@ -59,6 +59,10 @@ class Keys:
             raise Unauthenticated("authorization must be Bearer and a key that is known here")
         return matches.index(True)
 
+    def digest(self, number: int) -> bytes:
+        """What is kept of the key with that number."""
+        return self._digests[number]
+
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -44,7 +44,10 @@ _SPECULATION = {sources: speculation for speculation, sources in _SOURCES.items(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request that was checked and is ready to run: one choice of it."""
+    """A request that was checked and is ready to run: one choice of it.
+
+    tenant: who asks, as drafters are told; see `Access.begin`.
+    """
 
     prompt: tuple[int, ...]
     params: SamplingParams
@@ -52,6 +55,7 @@ class Plan:
     speculation: Speculation
     choice: int = 0
     score_prompt: bool = False
+    tenant: int = 0
 
     @property
     def prompt_logprobs(self) -> int:

@@ -79,6 +79,7 @@ class Request:
             traceparent=self.trace.parent,
             verify_worker=self.verify_worker,
             score_prompt=self._to_score,
+            tenant=self.plan.tenant,
         )
 
     @property

@@ -118,7 +118,7 @@ class SamplingParams(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class OpenSequence(_message.Message):
-    __slots__ = ("seq_id", "incarnation", "prompt", "committed", "params", "choice", "speculation", "traceparent", "verify_worker", "score_prompt")
+    __slots__ = ("seq_id", "incarnation", "prompt", "committed", "params", "choice", "speculation", "traceparent", "verify_worker", "score_prompt", "tenant")
     SEQ_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,7 @@ class OpenSequence(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     VERIFY_WORKER_FIELD_NUMBER: _ClassVar[int]
     SCORE_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     seq_id: int
     incarnation: int
     prompt: _containers.RepeatedScalarFieldContainer[int]
@@ -139,7 +140,8 @@ class OpenSequence(_message.Message):
     traceparent: str
     verify_worker: int
     score_prompt: bool
-    def __init__(self, seq_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., choice: _Optional[int] = ..., speculation: _Optional[_Union[Speculation, str]] = ..., traceparent: _Optional[str] = ..., verify_worker: _Optional[int] = ..., score_prompt: _Optional[bool] = ...) -> None: ...
+    tenant: int
+    def __init__(self, seq_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., choice: _Optional[int] = ..., speculation: _Optional[_Union[Speculation, str]] = ..., traceparent: _Optional[str] = ..., verify_worker: _Optional[int] = ..., score_prompt: _Optional[bool] = ..., tenant: _Optional[int] = ...) -> None: ...
 
 class CloseSequence(_message.Message):
     __slots__ = ("seq_id", "incarnation")

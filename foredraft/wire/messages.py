@@ -58,6 +58,7 @@ class OpenSequence:
     traceparent: str = ""
     verify_worker: int = 0
     score_prompt: bool = False
+    tenant: int = 0
 
 
 @dataclass(frozen=True, slots=True)

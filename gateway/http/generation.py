@@ -7,6 +7,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from foredraft.wire.messages import ModelInfo
+from gateway.access import NOBODY
 from gateway.http.answer import Answer
 from gateway.http.body import Bodies
 from gateway.http.bounds import Bounds, make_bounds
@@ -16,6 +17,7 @@ from gateway.http.completion_body import read_completion
 from gateway.http.completions import CompletionAnswer
 from gateway.http.errors import HttpFault
 from gateway.http.fields import Fields
+from gateway.http.guard import TENANT
 from gateway.http.options import Asked
 from gateway.http.sse import send_events
 from gateway.http.tracing import begin_trace
@@ -47,7 +49,8 @@ class Generation:
         bounds = make_bounds(self._intake)
         asked = await self._bodies.read(request, lambda fields: read(fields, bounds))
         model_id = check_model(asked.model, self._intake.model())
-        running = self._intake.running(asked.requests, trace, asked.choices)
+        tenant = request.get(TENANT, NOBODY)
+        running = self._intake.running(asked.requests, trace, asked.choices, tenant)
         async with running as requests:
             answer: Answer = make(asked, requests, model_id, self._tokenizer)
             if asked.streaming.on:

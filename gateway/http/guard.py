@@ -7,6 +7,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.access import Access
 
+TENANT = web.RequestKey("tenant", int)  # of whoever may be answered with text
 _OPEN = frozenset({"/health", "/metrics"})  # asked by machines of the operator
 _RATED = frozenset({"/v1/completions", "/v1/chat/completions"})
 
@@ -18,7 +19,7 @@ def key_guard(access: Access) -> Middleware:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         authorization = request.headers.get("Authorization")
         if request.path in _RATED and request.method == "POST":
-            await access.begin(authorization)
+            request[TENANT] = await access.begin(authorization)
         elif request.path not in _OPEN:
             access.check(authorization)
         return await handler(request)

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from pathlib import Path
 
+import aiohttp
 import pytest
-from support.fakes import FakeVerify, Round, gateway, identity, until, worker
+from support.fakes import FakeDraft, FakeVerify, Round, gateway, identity, until, worker
 from support.tiny_models import make_tiny_tokenizer
 
 from foredraft import AsyncClient, Client, InvalidRequest, Overloaded, Unauthenticated
@@ -16,7 +17,7 @@ from foredraft.params import FinishReason
 from foredraft.tokenizer_hash import tokenizer_identity
 from foredraft.wire.errors import Overloaded as ServerOverloaded
 from foredraft.wire.errors import Unauthenticated as NotLetIn
-from gateway.access import Access
+from gateway.access import EVERYBODY, NOBODY, Access
 from gateway.keys import Keys
 from gateway.rates import Rates
 
@@ -168,3 +169,38 @@ def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(key: object) ->
         Client("localhost:1", api_key=key)
     assert refused.value.field == "api_key"
     assert not key or str(key) not in str(refused.value)
+
+
+@pytest.mark.asyncio
+async def test_a_tenant_is_a_key_as_long_as_the_gateway_lives_and_tells_nothing_of_it() -> None:
+    access, restarted = Access(Keys([KEY, OTHER]), None), Access(Keys([KEY, OTHER]), None)
+    ours, theirs = [await access.begin(f"Bearer {key}") for key in (KEY, OTHER)]
+    assert ours == await access.begin(f"Bearer {KEY}") and ours != theirs
+    assert {ours, theirs}.isdisjoint({NOBODY, EVERYBODY}) and max(ours, theirs) < 2**64
+    assert await restarted.begin(f"Bearer {KEY}") not in (ours, theirs)
+    assert await Access(None, None).begin(None) == EVERYBODY
+
+
+@pytest.mark.asyncio
+async def test_drafters_are_told_the_tenant_at_both_doors(
+    model: Path, verify: FakeVerify, keys: Path
+) -> None:
+    draft = FakeDraft(verify.identity)
+    async with (
+        worker(verify, "127.0.0.1:0") as address,
+        worker(draft, "127.0.0.1:0") as drafts,
+        gateway(model, address, drafts, api_keys=keys, http_listen="127.0.0.1:0") as running,
+        AsyncClient(running.address, api_key=KEY) as client,
+        AsyncClient(running.address, api_key=OTHER) as other,
+        aiohttp.ClientSession(f"http://{running.http.address}") as http,
+    ):
+        await until(lambda: draft.budgets)
+        for asked in (client, other, client):
+            await asked.generate("hello", max_tokens=3)
+        body = {"prompt": "hello", "max_tokens": 3}
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with http.post("/v1/completions", json=body, headers=headers) as response:
+            assert response.status == 200
+        await until(lambda: len(draft.opened) == 4)
+        ours, theirs, *again = [opened.tenant for opened in draft.opened]
+        assert again == [ours, ours] and theirs != ours and NOBODY not in (ours, theirs)

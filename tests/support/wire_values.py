@@ -55,6 +55,7 @@ OPEN = st.builds(
     speculation=st.sampled_from(Speculation),
     traceparent=st.text(max_size=20),
     verify_worker=SMALL,
+    tenant=U64,
 )
 OPENS = st.builds(m.OpenSequences, tuples(OPEN))
 CLOSES = st.builds(m.CloseSequences, tuples(st.builds(m.CloseSequence, U64, U32)))

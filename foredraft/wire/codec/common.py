@@ -181,6 +181,7 @@ def encode_open(sequence: OpenSequence) -> pb.OpenSequence:
         traceparent=sequence.traceparent,
         verify_worker=sequence.verify_worker,
         score_prompt=sequence.score_prompt,
+        tenant=sequence.tenant,
     )
 
 
@@ -204,6 +205,7 @@ def decode_open(wire: pb.OpenSequence) -> OpenSequence:
         traceparent=wire.traceparent,
         verify_worker=wire.verify_worker,
         score_prompt=wire.score_prompt,
+        tenant=wire.tenant,
     )
 
 
