@@ -8,6 +8,7 @@ After the first complete answer for a root a sequence rests until its next commi
 from __future__ import annotations
 
 import logging
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from draft_service.answers import Answer, WorkClock, collect
 from draft_service.expansion import Frontier, choose_evaluations, frontier, grow
 from draft_service.sequence import DraftSequence, Key
 from draft_service.share import Share
+from draft_service.suffix_store import SuffixStore
 from foredraft.params import InvalidField, check_tokens
 from foredraft.policy.calibration import Calibration
 from foredraft.wire.codec.draft import Request
@@ -44,14 +46,19 @@ log = logging.getLogger(__name__)
 
 
 class Drafter:
-    """The drafting core. ``model`` None: suffix guesses only."""
+    """The drafting core. ``model`` None: suffix guesses only. ``store`` is off unless given."""
 
     def __init__(
-        self, target: ModelInfo, limits: Limits, model: ModelDrafter | None = None
+        self,
+        target: ModelInfo,
+        limits: Limits,
+        model: ModelDrafter | None = None,
+        store: SuffixStore | None = None,
     ) -> None:
         self._target = target
         self._limits = limits
         self._model = model
+        self._store = SuffixStore(0) if store is None else store
         self._calibration = Calibration()
         self._budgets: dict[int, DraftBudget] = {}  # by stream, as they were sent
         self._shares: dict[int, Share] = {}  # by stream, for each sequence that is open now
@@ -66,7 +73,7 @@ class Drafter:
     @property
     def busy(self) -> bool:
         """True while `draft` has something to do."""
-        return self._agenda.busy
+        return self._agenda.busy or self._store.busy
 
     def handle(self, stream: int, request: Request) -> list[Answer]:
         """Take in one message; what cannot be followed is answered per sequence."""
@@ -82,6 +89,7 @@ class Drafter:
                 for close in closes:
                     sequence = self._find(stream, close.seq_id, close.incarnation)
                     if sequence is not None:
+                        self._store.keep(sequence.opened.tenant, sequence.tokens)
                         self._close(sequence)
         refused = tuple(error for error in errors if error is not None)
         return [Answer(stream, Nack(refused))] if refused else []
@@ -94,10 +102,15 @@ class Drafter:
         self._shares.clear()
 
     def draft(self) -> list[Answer]:
-        """Do one piece of work: all suffix lookups that wait, or one pass of the model."""
+        """Do one piece of work: all suffix lookups that wait, or one pass of the model.
+
+        Where there are no lookups, a slice of finished requests is indexed, too.
+        """
         if self._agenda.fresh:
             self._ask_suffixes()
-        elif self._model is not None and self._agenda.wants_model:
+            return self._flush()
+        self._store.work()
+        if self._model is not None and self._agenda.wants_model:
             try:
                 self._run(self._model)
             except Exception:
@@ -124,7 +137,14 @@ class Drafter:
                 raise InvalidField("prompt", f"shorter than the context of {context} tokens")
         except InvalidField as error:
             return _refusal(opened, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        sequence = DraftSequence(stream, opened, self._target, self._limits, self._calibration)
+        sequence = DraftSequence(
+            stream,
+            opened,
+            self._target,
+            self._limits,
+            self._calibration,
+            partial(self._store.of, opened.tenant),
+        )
         self._sequences[key] = self._agenda.fresh[key] = sequence
         self._shares.clear()
         return None

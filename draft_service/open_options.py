@@ -16,12 +16,14 @@ class Trail(NamedTuple):
     position: where it stands, counted over the text and the path behind it.
     added, back: so many tokens from it on belong to a replacement, behind which the text goes on
         at ``back``; 0 where nothing is replaced.
+    elsewhere: it stands in a text that is kept of another request, and so does ``position``.
     """
 
     match: int
     position: int
     added: int = 0
     back: int = -1
+    elsewhere: bool = False
 
 
 class Option(NamedTuple):

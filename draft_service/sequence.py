@@ -5,11 +5,12 @@ All of it can be made again from the committed tokens, so nothing here is ever s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from draft_service.draft_kv import DraftKV, Move
 from draft_service.open_options import OpenOptions, Option
 from draft_service.suffix_source import SuffixSource
+from draft_service.suffix_store import KeptText
 from foredraft.params import Speculation
 from foredraft.policy.calibration import Calibration, SequenceCalibration
 from foredraft.tree.node_id import child_id
@@ -25,6 +26,7 @@ class DraftSequence:
     answered: all nodes below the root that are likely enough are found.
     announced: the verifier was told so.
     open: options that are no nodes yet.
+    kept: gives what there is at a time of the tenant's finished requests.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class DraftSequence:
         target: ModelInfo,
         limits: Limits,
         service: Calibration,
+        kept: Callable[[], KeptText | None] = lambda: None,
     ) -> None:
         self.key: Key = (stream, opened.seq_id)
         self.opened = opened
@@ -53,7 +56,7 @@ class DraftSequence:
         self.wants_model = opened.speculation in (Speculation.MODEL, Speculation.AUTO)
         wants_suffix = opened.speculation in (Speculation.SUFFIX, Speculation.AUTO)
         self._suffixes = (
-            SuffixSource(self.tokens, self.tree, self.calibration) if wants_suffix else None
+            SuffixSource(self.tokens, self.tree, self.calibration, kept) if wants_suffix else None
         )
         self._changed = [self.tree.root_id]  # places whose options are not in `open` yet
         self._unsent: list[int] = []

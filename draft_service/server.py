@@ -18,6 +18,7 @@ from draft_service.answers import Answer
 from draft_service.drafter import Drafter
 from draft_service.identity import announced, mismatch, read_target
 from draft_service.loop import DraftLoop, StreamEnded
+from draft_service.suffix_store import SuffixStore
 from draft_service.trace import DraftTrace
 from foredraft.config import DraftConfig, EngineConfig
 from foredraft.engine.model_config import UnsupportedModel
@@ -199,16 +200,19 @@ def load(config: DraftConfig) -> Engine:
     """
     target = read_target(config.target)
     limits = Limits(config.max_sequences, config.max_nodes, config.max_depth)
+    store = SuffixStore(config.suffix_store)
     runner = None if config.engine is None else _load_runner(config.engine, target)
     if runner is None:
-        return Engine(WorkerIdentity(announced(target, None), limits), Drafter(target, limits))
+        return Engine(
+            WorkerIdentity(announced(target, None), limits), Drafter(target, limits, store=store)
+        )
     from draft_service.model_drafter import ModelDrafter
 
     model = ModelDrafter(runner, target)
     model.warm_up()
     limits = replace(limits, total_blocks=runner.kv.total_blocks)
     identity = WorkerIdentity(announced(target, runner.info), limits)
-    return Engine(identity, Drafter(target, limits, model))
+    return Engine(identity, Drafter(target, limits, model, store))
 
 
 def _load_runner(settings: EngineConfig, target: ModelInfo) -> Runner | None:

@@ -110,12 +110,16 @@ class SuffixCache:
             earlier = [index.append(tail, len(text)) for index in self._indexes]
             self._edits.append(text, earlier[_PAIRS])
 
+    def tail(self, path: Sequence[int]) -> Sequence[int]:
+        """The last tokens of the text and the path, as many as a match can have."""
+        return [*self._text[-MAX_MATCH:], *path][-MAX_MATCH:]
+
     def propose(self, path: Sequence[int], width: int) -> list[Continuation]:
         """Up to ``width`` different tokens that may follow the text and then ``path``.
 
         The longest match comes first; among equals the newest.
         """
-        tail = [*self._text[-MAX_MATCH:], *path][-MAX_MATCH:]
+        tail = self.tail(path)
         visits: dict[int, _Visit] = {}  # by place
         best: dict[int, _Visit] = {}  # by token
         for index, most in zip(self._indexes, _VISITS, strict=True):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from draft_service.open_options import Option, Trail
 from draft_service.suffix_cache import MAX_MATCH, SuffixCache
 from draft_service.suffix_edits import LONGEST_OLD, Replacement
+from draft_service.suffix_store import KeptText
 from draft_service.suffix_trust import SuffixTrust
 from foredraft.policy.calibration import (
     Bucket,
     Edit,
+    Evidence,
     SequenceCalibration,
     edit_bucket,
     suffix_bucket,
@@ -24,7 +26,11 @@ class SuffixSource:
     """Knows the text, how guesses came about, and for which places it was asked already."""
 
     def __init__(
-        self, tokens: Sequence[int], tree: TokenTree, calibration: SequenceCalibration
+        self,
+        tokens: Sequence[int],
+        tree: TokenTree,
+        calibration: SequenceCalibration,
+        kept: Callable[[], KeptText | None],
     ) -> None:
         self._cache = SuffixCache(tokens)
         self._tree = tree
@@ -32,6 +38,7 @@ class SuffixSource:
         self._trails: dict[int, Trail] = {}  # how nodes came about
         self._asked: set[int] = set()
         self._trust = SuffixTrust()
+        self._kept = kept  # what there is now of finished requests
 
     def options(self, parent_id: int, min_survival: float) -> list[Option]:
         """Guesses for what follows the root or a node; nothing where it was asked before."""
@@ -44,13 +51,16 @@ class SuffixSource:
             options = self._follow(trail, path)
         else:
             options = self._behind_replaced() if parent_id == self._tree.root_id else []
-        estimates = sum(self._calibration.estimate(option.bucket) for option in options)
-        left = self._tree.survival(parent_id) * (1.0 - estimates)
-        if options and left < min_survival:  # alternatives would not be worth a look
+        least = min_survival / self._tree.survival(parent_id)
+        if self._open_mass(options) < least:  # alternatives would not be worth a look
             return options
-        if not self._cache.repeats(self._trust.shortest, path):
-            return options
-        return _different([*options, *self._look_up(self._tree.path(parent_id))])
+        path = self._tree.path(parent_id)
+        if self._cache.repeats(self._trust.shortest, path):
+            options = _different([*options, *self._look_up(path)])
+        kept = self._kept()
+        if kept is not None and self._open_mass(options) >= least:
+            options = self._with_elsewhere(options, kept, path)
+        return options
 
     def added(self, node_id: int, trail: Trail) -> None:
         """A guess has become a node."""
@@ -76,9 +86,24 @@ class SuffixSource:
             options += [option] if rank else self._or_replaced(option, trail, path)
         return options
 
+    def _with_elsewhere(
+        self, options: list[Option], kept: KeptText, path: Sequence[int]
+    ) -> list[Option]:
+        """The guesses, and those of finished requests that are new or likelier."""
+        merged = {option.token: option for option in options}
+        for rank, found in enumerate(kept.propose(self._cache.tail(path), _WIDTH)):
+            bucket = suffix_bucket(found.match, rank, found.evidence)
+            known = merged.get(found.token)
+            if known is None or self._estimate(known) < self._calibration.estimate(bucket):
+                trail = Trail(found.match, found.position, elsewhere=True)
+                merged[found.token] = Option(found.token, bucket, trail)
+        return list(merged.values())
+
     def _follow(self, trail: Trail, path: Sequence[int]) -> list[Option]:
         """What goes on from where the node's guess stands."""
         position = trail.position + 1
+        if trail.elsewhere:
+            return self._follow_elsewhere(trail)
         if trail.added > 1:
             within = Trail(0, position, trail.added - 1, trail.back)
             return [self._option(within, edit_bucket(Edit.GOES_ON), path)]
@@ -89,6 +114,16 @@ class SuffixSource:
         return self._or_replaced(
             self._option(going_on, suffix_bucket(match, 0), path), going_on, path
         )
+
+    def _follow_elsewhere(self, trail: Trail) -> list[Option]:
+        kept = self._kept()
+        going_on = trail._replace(
+            match=min(trail.match + 1, MAX_MATCH), position=trail.position + 1
+        )
+        token = None if kept is None else kept.follow(going_on.position)
+        if token is None:
+            return []
+        return [Option(token, suffix_bucket(going_on.match, 0, Evidence.ELSEWHERE), going_on)]
 
     def _or_replaced(self, option: Option, trail: Trail, path: Sequence[int]) -> list[Option]:
         """The guess, and what came the last time instead of the text that it begins."""
@@ -126,8 +161,17 @@ class SuffixSource:
 
     def _path(self, parent_id: int, trail: Trail | None) -> Sequence[int]:
         """What of the node's path has to be known: nothing where the guesses are committed text."""
+        if trail is not None and trail.elsewhere:
+            return ()
         farthest = -1 if trail is None else max(trail.position, trail.back) + 2
         return () if 0 <= farthest < len(self._cache) else self._tree.path(parent_id)
+
+    def _open_mass(self, options: Iterable[Option]) -> float:
+        """Probability that none of the guesses is right."""
+        return 1.0 - sum(map(self._estimate, options))
+
+    def _estimate(self, option: Option) -> float:
+        return self._calibration.estimate(option.bucket)
 
     def _option(self, trail: Trail, bucket: Bucket, path: Sequence[int]) -> Option:
         return Option(self._cache.follow(trail.position, path), bucket, trail)

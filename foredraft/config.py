@@ -68,7 +68,10 @@ class VerifyConfig:
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """``engine`` None: suffix drafts only. ``target`` is the directory of the served model."""
+    """``engine`` None: suffix drafts only. ``target`` is the directory of the served model.
+
+    suffix_store: tokens of finished requests that are kept for guesses, per tenant; 0: none.
+    """
 
     listen: str
     target: Path
@@ -76,6 +79,7 @@ class DraftConfig:
     max_sequences: int = 64
     max_nodes: int = 64
     max_depth: int = 32
+    suffix_store: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,7 @@ class StackConfig:
     restart: bool = True
     max_nodes: int = 64
     kv_memory_mib: int = KV_MEMORY_MIB
+    suffix_store: int = 0
     http_port: int | None = None
     api_keys: Path | None = None
     rate: RateLimit | None = None

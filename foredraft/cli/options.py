@@ -17,6 +17,7 @@ from foredraft.params import InvalidField, Range, Speculation
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 DEFAULT_GRPC_PORT = 50051
 DRAFT_NAMES = "DIR|none|default"
+_COUNT = Range(0, 2**31 - 1)
 _POSITIVE = Range(1, 2**31 - 1)
 _PORT = Range(0, 2**16 - 1)
 _PERIOD = Range(0.0, 86_400.0, whole=False, open_low=True)
@@ -65,7 +66,19 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         default=KV_MEMORY_MIB,
         help="memory for the target's keys and values, in MiB",
     )
+    add_suffix_store_flag(parser)
     add_speculation_flag(parser, default="auto")
+
+
+def add_suffix_store_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--suffix-store",
+        type=number_in(_COUNT),
+        metavar="TOKENS",
+        default=0,
+        help="of finished requests, what is kept for guesses in later ones of the same API key; "
+        "0: nothing",
+    )
 
 
 def add_speculation_flag(parser: argparse.ArgumentParser, default: str | None) -> None:

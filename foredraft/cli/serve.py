@@ -19,6 +19,7 @@ from foredraft.cli.options import (
     add_access_flags,
     add_command,
     add_speculation_flag,
+    add_suffix_store_flag,
     address_list,
     find_draft,
     find_model,
@@ -86,6 +87,7 @@ def _add_draft(roles: Subparsers) -> None:
     )
     _add_engine_flags(parser)
     add_fake_draft_flag(parser)
+    add_suffix_store_flag(parser)
     _add_limits(parser, DraftConfig, nodes="most guesses in a tree")
 
 
@@ -188,6 +190,7 @@ def _draft_config(args: argparse.Namespace) -> DraftConfig:
         max_sequences=args.max_sequences,
         max_nodes=args.max_nodes,
         max_depth=args.max_depth,
+        suffix_store=args.suffix_store,
     )
 
 

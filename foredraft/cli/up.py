@@ -91,6 +91,7 @@ def stack_config(args: argparse.Namespace, host: str, port: int) -> StackConfig:
         dtype=args.dtype,
         max_nodes=args.max_nodes,
         kv_memory_mib=args.kv_memory_mib,
+        suffix_store=args.suffix_store,
     )
 
 

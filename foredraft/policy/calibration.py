@@ -26,6 +26,7 @@ class Evidence(IntEnum):
     ALWAYS = 2
     MOSTLY = 3  # after more than half of them
     SOMETIMES = 4
+    ELSEWHERE = 5  # in another text
 
     @classmethod
     def of(cls, times: int, places: int) -> Evidence:
@@ -48,12 +49,12 @@ class Edit(IntEnum):
 
 _MATCH_EDGES = (2, 3, 5, 9, 17)
 _MATCH_PRIORS = (  # by the length of the match, and by evidence
-    (0.40, 0.30, 0.65, 0.45, 0.07),
-    (0.45, 0.30, 0.80, 0.40, 0.06),
-    (0.72, 0.45, 0.90, 0.40, 0.12),
-    (0.87, 0.50, 0.90, 0.40, 0.12),
-    (0.96, 0.80, 0.96, 0.80, 0.30),
-    (0.99, 0.97, 0.99, 0.90, 0.60),
+    (0.40, 0.30, 0.65, 0.45, 0.07, 0.10),
+    (0.45, 0.30, 0.80, 0.40, 0.06, 0.20),
+    (0.72, 0.45, 0.90, 0.40, 0.12, 0.40),
+    (0.87, 0.50, 0.90, 0.40, 0.12, 0.60),
+    (0.96, 0.80, 0.96, 0.80, 0.30, 0.80),
+    (0.99, 0.97, 0.99, 0.90, 0.60, 0.90),
 )
 _EDIT_PRIORS = (  # by doubts
     (0.65, 0.80, 0.93),

@@ -34,6 +34,8 @@ def make_children(
     if config.trace_file is not None:
         common += ["--trace-file", str(config.trace_file)]
     draft_arguments = ["--listen", draft, "--target", str(config.model), *common]
+    if config.suffix_store:
+        draft_arguments += ["--suffix-store", str(config.suffix_store)]
     if config.draft is not None:
         draft_arguments += ["--model", str(config.draft), "--dtype", config.dtype]
     verify_arguments = ["--listen", verify, "--model", str(config.model), *common]

@@ -36,6 +36,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["up", "--max-nodes", "0"], "--max-nodes: must be a whole number from 1 to 2^31 - 1"),
         (["up", "--max-nodes", "x"], "--max-nodes: must be a whole number from 1 to 2^31 - 1"),
         (["up", "--kv-memory-mib", "0"], "--kv-memory-mib: must be a whole number from 1 to"),
+        (["run", "hi", "--suffix-store", "-1"], "--suffix-store: must be a whole number from 0 to"),
         (["up", "--speculation", "model"], "--draft must be a model directory or id"),
         (["up", "--dtype", "int3"], "argument --dtype: invalid choice"),
         (["generate", "hi", "--logit-bias", "5"], "--logit-bias: must be ID=BIAS"),

@@ -157,7 +157,7 @@ async def test_one_sequence_from_open_to_close(tmp_path, monkeypatch, models) ->
         total = engine.identity.limits.total_blocks
         gateway = Gateway(channel)
         opened = open_one(1)
-        target = ScriptedTarget(opened, PROMPT + PROMPT[:20])
+        target = ScriptedTarget(opened, [*PROMPT, *PROMPT[:10], 40, 41])  # the last need the model
         await gateway.send(OpenSequences((opened,)))
         while not target.done:
             for group in await gateway.read_until_complete(1):
