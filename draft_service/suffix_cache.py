@@ -17,8 +17,8 @@ from draft_service.suffix_edits import Detour, Edits, Replacement
 from foredraft.policy.calibration import Evidence
 
 MAX_MATCH = 32  # longer matches count as this long
-_GRAMS = (6, 2, 1)  # long first: long matches are looked for among their own kind
-_PAIRS = 1  # place of the two-token n-grams among them
+LONG, PAIR = 6, 2
+_GRAMS = (LONG, PAIR, 1)  # long first: long matches are looked for among their own kind
 _VISITS = (16, 16, 6)  # occurrences looked at per n-gram length
 _NO_LINK = -1
 
@@ -108,7 +108,7 @@ class SuffixCache:
             text.append(token)
             tail = text[-_GRAMS[0] :]
             earlier = [index.append(tail, len(text)) for index in self._indexes]
-            self._edits.append(text, earlier[_PAIRS])
+            self._edits.append(text, earlier[_GRAMS.index(PAIR)])
 
     def tail(self, path: Sequence[int]) -> Sequence[int]:
         """The last tokens of the text and the path, as many as a match can have."""
@@ -137,7 +137,7 @@ class SuffixCache:
         ]
 
     def repeats(self, size: int, path: Sequence[int]) -> bool:
-        """False if the last ``size`` tokens, 1, 2 or 6 of them, never came up before."""
+        """False if the last ``size`` tokens, LONG, PAIR or 1, never came up before."""
         if size == 1:
             return True
         return self._indexes[_GRAMS.index(size)].repeats([*self._text[-size:], *path][-size:], path)
@@ -153,9 +153,12 @@ class SuffixCache:
 
     def replacement(self, position: int, path: Sequence[int]) -> Replacement | None:
         """What is expected instead of what stands at ``position`` of the text and the path."""
-        end = len(self._text) + len(path)
-        some = range(position, min(position + 2, end))
-        return self._edits.expected([self.follow(place, path) for place in some])
+        first = self.follow(position, path)
+        if not self._edits.knows(first):
+            return None
+        behind = position + 1 < len(self._text) + len(path)
+        second = (self.follow(position + 1, path),) if behind else ()
+        return self._edits.expected((first, *second))
 
     def find_last(self, start: int, most: int) -> int | None:
         """The first of ``most`` places from ``start`` on that holds the text's last token."""

@@ -82,6 +82,10 @@ class Edits:
                 del self._cursors[0]
             self._cursors.append(_Cursor(earlier))
 
+    def knows(self, first: int) -> bool:
+        """True if other tokens came once instead of a text that begins with ``first``."""
+        return (first,) in self._known
+
     def expected(self, removed: Sequence[int]) -> Replacement | None:
         """What came the last time instead of a text that begins like ``removed``."""
         key = self._key(removed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from draft_service.open_options import Option, Trail
-from draft_service.suffix_cache import MAX_MATCH, SuffixCache
+from draft_service.suffix_cache import LONG, MAX_MATCH, PAIR, SuffixCache
 from draft_service.suffix_edits import LONGEST_OLD, Replacement
 from draft_service.suffix_store import KeptText
 from draft_service.suffix_trust import SuffixTrust
@@ -55,7 +55,7 @@ class SuffixSource:
         if self._open_mass(options) < least:  # alternatives would not be worth a look
             return options
         path = self._tree.path(parent_id)
-        if self._cache.repeats(self._trust.shortest, path):
+        if self._cache.repeats(self._shortest(parent_id, trail), path):
             options = _different([*options, *self._look_up(path)])
         kept = self._kept()
         if kept is not None and self._open_mass(options) >= least:
@@ -75,6 +75,17 @@ class SuffixSource:
         """Drop what belongs to nodes that are gone; ``alive`` are those left, and the root."""
         self._trails = {node: self._trails[node] for node in self._trails if node in alive}
         self._asked.intersection_update(alive)
+
+    def _shortest(self, parent_id: int, trail: Trail | None) -> int:
+        """Matches of fewer tokens are not looked up for the root or a node.
+
+        Few tokens say nothing against what goes on from a longer match, or against a guess.
+        """
+        if parent_id == self._tree.root_id:
+            return self._trust.shortest
+        if trail is None or trail.match == 1:
+            return max(self._trust.shortest, PAIR)
+        return LONG
 
     def _look_up(self, path: Sequence[int]) -> list[Option]:
         """What followed the last tokens before, the longest match first."""

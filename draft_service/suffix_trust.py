@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from draft_service.suffix_cache import LONG, PAIR
+
 _MEMORY = 1 / 16  # weight of the newest commit
-_PAIRS, _LONG = 0.12, 0.012  # tokens per commit below which only longer matches are looked up
+_WORTH_ALL, _WORTH_PAIRS = 0.12, 0.012  # guessed tokens per commit
 _PROBE = 8  # commits after which a look-up of everything is tried again
 
 
@@ -23,9 +25,9 @@ class SuffixTrust:
     @property
     def shortest(self) -> int:
         """Matches of fewer tokens are not looked up now."""
-        if self.worth >= _PAIRS or self.since >= _PROBE:
+        if self.worth >= _WORTH_ALL or self.since >= _PROBE:
             return 1
-        return 2 if self.worth >= _LONG else 6
+        return PAIR if self.worth >= _WORTH_PAIRS else LONG
 
     def after(self, guessed: int) -> SuffixTrust:
         """With a commit of which so many tokens had been guessed."""
