@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-_CURSORS = 3  # copies that are followed, or may still go on
+_CURSORS = 4  # copies that are followed, or may still go on
 _TRUSTED = 3  # tokens copied before a break says anything
-LONGEST_OLD, _LONGEST_NEW = 8, 24  # tokens of a replacement
+LONGEST_OLD, LONGEST_NEW = 12, 32  # tokens of a replacement
 _ANCHOR = 2  # equal tokens that show where a copy goes on, or begins
 MOST_DOUBTS = 2
 _COPYING = -1
@@ -73,7 +73,7 @@ class Edits:
         for cursor in self._cursors[:]:
             if cursor.broken == _COPYING:
                 copying |= self._goes_on(cursor, text, newest)
-            elif newest - cursor.broken > _LONGEST_NEW:
+            elif newest - cursor.broken > LONGEST_NEW:
                 self._cursors.remove(cursor)
             else:
                 copying |= self._comes_back(cursor, text, newest)

@@ -51,6 +51,7 @@ class SuffixSource:
             options = self._follow(trail, path)
         else:
             options = self._behind_replaced() if parent_id == self._tree.root_id else []
+        options = _different(options)
         least = min_survival / self._tree.survival(parent_id)
         if self._open_mass(options) < least:  # alternatives would not be worth a look
             return options
@@ -127,6 +128,7 @@ class SuffixSource:
         )
 
     def _follow_elsewhere(self, trail: Trail) -> list[Option]:
+        """The same in a finished request, as far as it goes."""
         kept = self._kept()
         going_on = trail._replace(
             match=min(trail.match + 1, MAX_MATCH), position=trail.position + 1
@@ -151,7 +153,7 @@ class SuffixSource:
         for detour in self._cache.detours():
             if detour.known is not None:
                 trail = self._within(detour.known, detour.at, detour.taken, ())
-                edit = Edit.GOES_ON
+                edit = Edit.BACK if detour.taken == detour.known.added else Edit.GOES_ON
             elif (aligned := self._cache.find_last(detour.at + 1, LONGEST_OLD)) is not None:
                 trail, edit = Trail(0, aligned + 1), Edit.ALIGNED
             else:

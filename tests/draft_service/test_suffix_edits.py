@@ -8,7 +8,7 @@ import pytest
 from support.scripted_target import ScriptedTarget, commit_all, exchange
 
 from draft_service.drafter import Drafter
-from draft_service.suffix_edits import MOST_DOUBTS, Edits
+from draft_service.suffix_edits import LONGEST_NEW, MOST_DOUBTS, Edits
 from foredraft.params import SamplingParams
 from foredraft.wire.messages import Limits, ModelInfo, OpenSequence, OpenSequences
 
@@ -51,10 +51,10 @@ def test_what_was_kept_since_is_doubted() -> None:
 
 def test_a_copy_that_breaks_off_waits_for_a_limited_time() -> None:
     text = [*BEFORE, 21, *BEHIND, 50, 51, *BEFORE]
-    for taken in range(1, 40):
+    for taken in range(1, LONGEST_NEW + 9):
         text.append(100 + taken)
-        waiting = list(read(text).detours(text))
-        assert [(d.at, d.taken, d.known) for d in waiting] == ([(4, taken, None)] * (taken <= 25))
+        waiting = [(d.at, d.taken, d.known) for d in read(text).detours(text)]
+        assert waiting == [(4, taken, None)] * (taken <= LONGEST_NEW + 1)
 
 
 def test_a_known_replacement_is_recognised_from_its_first_tokens() -> None:
