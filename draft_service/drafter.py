@@ -16,7 +16,7 @@ import grpc
 from draft_service.agenda import Agenda
 from draft_service.answers import Answer, WorkClock, collect
 from draft_service.expansion import Frontier, choose_evaluations, frontier, grow
-from draft_service.sequence import DraftSequence, Key
+from draft_service.sequence import WIDTH, DraftSequence, Key
 from draft_service.share import Share
 from foredraft.params import InvalidField, check_tokens
 from foredraft.policy.calibration import Calibration
@@ -44,11 +44,20 @@ log = logging.getLogger(__name__)
 
 
 class Drafter:
-    """The drafting core. ``model`` None: suffix guesses only."""
+    """The drafting core. ``model`` None: suffix guesses only.
+
+    width: different guesses of one source at one place.
+    """
 
     def __init__(
-        self, target: ModelInfo, limits: Limits, model: ModelDrafter | None = None
+        self,
+        target: ModelInfo,
+        limits: Limits,
+        model: ModelDrafter | None = None,
+        *,
+        width: int = WIDTH,
     ) -> None:
+        self._width = width
         self._target = target
         self._limits = limits
         self._model = model
@@ -124,7 +133,9 @@ class Drafter:
                 raise InvalidField("prompt", f"shorter than the context of {context} tokens")
         except InvalidField as error:
             return _refusal(opened, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        sequence = DraftSequence(stream, opened, self._target, self._limits, self._calibration)
+        sequence = DraftSequence(
+            stream, opened, self._target, self._limits, self._calibration, self._width
+        )
         self._sequences[key] = self._agenda.fresh[key] = sequence
         self._shares.clear()
         return None

@@ -163,7 +163,7 @@ class ModelDrafter:
             found = (
                 Option(token, model_bucket(chance, rank))
                 for rank, (token, chance) in enumerate(zip(ids, values, strict=True))
-                if chance > 0.0
+                if chance > 0.0 and rank < sequence.width
             )
             sequence.note_model_options(node_id, found)
 

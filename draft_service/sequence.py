@@ -37,7 +37,9 @@ class DraftSequence:
         target: ModelInfo,
         limits: Limits,
         service: Calibration,
+        width: int = WIDTH,
     ) -> None:
+        self.width = width
         self.key: Key = (stream, opened.seq_id)
         self.opened = opened
         self.tokens = [*opened.prompt, *opened.committed]
@@ -217,7 +219,7 @@ class DraftSequence:
         path = self.tree.path(parent_id)
         options = [
             Option(found.token, suffix_bucket(found.match, rank), found.match, found.position)
-            for rank, found in enumerate(cache.propose(path, WIDTH))
+            for rank, found in enumerate(cache.propose(path, self.width))
         ]
         if self._resume is not None and parent_id == self.tree.root_id:
             token = cache.follow(self._resume, path)
