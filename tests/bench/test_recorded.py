@@ -41,7 +41,9 @@ def test_a_line_that_was_cut_short_is_asked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"prompt": (5, 7)}, {"max_tokens": 9}, {"seed": 5}])
-def test_an_answer_to_another_question_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+def test_an_answer_to_another_question_is_refused(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
     file = tmp_path / "answers.jsonl"
     write(file, ANSWER)
     text = r"^--answers must be answers to these prompts, .*: row 4 of gsm8k in answers.jsonl is"
