@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from bench.questions import Asker, Settings
 from bench.recorded import AnswerFile, Place, Recorded
 from bench.replay import Cost, Replay
 from bench.report import check_output, write_report
-from bench.workloads import find_files, read_rows
+from bench.workloads import Row, find_files, read_rows
 from draft_service.identity import mismatch, read_target
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import find_draft, find_model
@@ -48,7 +48,7 @@ _LIVE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Everything that a measurement needs."""
+    """Everything that a measurement needs. ``left_out``: rows that outgrow the context."""
 
     args: argparse.Namespace
     model: Path
@@ -56,6 +56,7 @@ class Bench:
     target: ModelInfo
     step: StepModel
     answers: dict[Place, list[Recorded]]
+    left_out: int
 
     @property
     def stack(self) -> StackConfig:
@@ -85,6 +86,7 @@ def main(arguments: list[str]) -> int:
         "target": bench.target.model_id,
         "draft": None if bench.draft is None else bench.draft.name,
         "answers": "reference" if args.reference else "recorded",
+        "left_out": bench.left_out,
         "at_once": args.at_once,
         "step_ms": args.step_ms,
         "row_ms": args.row_ms,
@@ -113,26 +115,28 @@ def _prepare(args: argparse.Namespace) -> Bench:
     model, draft = find_model(args.model), find_draft(args.draft)
     try:
         target = read_target(model)
-        asker = Asker(model, Settings(target.context_length, args.max_tokens, args.seed))
+        asker = Asker(model, Settings(target, args.max_tokens, args.seed))
     except UnsupportedModel as error:
         raise CommandError(str(error)) from error
-    bench = Bench(
-        args, model, draft, target, StepModel(args.step_ms, args.row_ms, args.pass_ms), {}
-    )
-    if args.reference:
-        answers = asker.references(rows)
-    else:
-        questions = asker.questions(rows, args.temperatures)
-        file = AnswerFile(args.answers)
-        missing = file.missing(questions)
-        if missing:
-            asyncio.run(record(bench.stack, missing, file, args.ask_at_once))
-        answers = file.of(questions)
+    step = StepModel(args.step_ms, args.row_ms, args.pass_ms)
+    bench = Bench(args, model, draft, target, step, {}, 0)
+    answers = asker.references(rows) if args.reference else _recorded(bench, asker, rows)
     if not answers:
         raise CommandError(f"no prompt fits the context of {target.context_length} tokens")
     for answer in answers:
         bench.answers.setdefault(answer.question.place, []).append(answer)
-    return bench
+    fitting = len(answers) // (1 if args.reference else len(args.temperatures))
+    return replace(bench, left_out=len(rows) - fitting)
+
+
+def _recorded(bench: Bench, asker: Asker, rows: Sequence[Row]) -> list[Recorded]:
+    """What the file has, and what the services say to the rest."""
+    questions = asker.questions(rows, bench.args.temperatures)
+    file = AnswerFile(bench.args.answers)
+    missing = file.missing(questions)
+    if missing:
+        asyncio.run(record(bench.stack, missing, file, bench.args.ask_at_once))
+    return file.of(questions)
 
 
 def _load_draft(bench: Bench) -> Runner | None:

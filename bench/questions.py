@@ -11,14 +11,15 @@ from bench.workloads import Row
 from foredraft.params import FinishReason, InvalidField
 from foredraft.request import ChatMessage
 from foredraft.tokenizer_hash import read_tokenizer
+from foredraft.wire.messages import ModelInfo
 from gateway.chat_template import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How all questions are asked; ``context``: tokens that prompt and answer may have."""
+    """How all questions are asked, and of which model."""
 
-    context: int
+    target: ModelInfo
     max_tokens: int
     seed: int
 
@@ -31,6 +32,7 @@ class Asker:
         self._tokenizer = read_tokenizer(model)
         self._template = ChatTemplate(model)
         self._settings = settings
+        self._target = settings.target
 
     def questions(self, rows: Iterable[Row], temperatures: Sequence[float]) -> list[Question]:
         """One per row and temperature, row by row; rows that outgrow the context are left out.
@@ -52,17 +54,20 @@ class Asker:
                 allowed = f"left out with workloads without reference answers: {row.workload}"
                 raise InvalidField("--reference", allowed)
             prompt, tokens = self._prompt(row), self._encode(row.reference)
-            room = self._settings.context - len(prompt)
+            room = self._target.context_length - len(prompt)
             if len(tokens) < room:
-                question = Question(row.workload, row.group, row.number, prompt, room, 0.0, 0)
+                question = Question(
+                    self._target.model_id, row.workload, row.group, row.number, prompt, room, 0.0, 0
+                )
                 answers.append(Recorded(question, tokens, FinishReason.STOP))
         return answers
 
     def _question(self, row: Row) -> Question | None:
         prompt, settings = self._prompt(row), self._settings
-        if len(prompt) + settings.max_tokens > settings.context:
+        if len(prompt) + settings.max_tokens > self._target.context_length:
             return None
         return Question(
+            target=self._target.model_id,
             workload=row.workload,
             group=row.group,
             row=row.number,

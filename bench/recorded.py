@@ -31,9 +31,10 @@ class Place:
 class Question:
     """A prompt in token ids, and how it is to be answered.
 
-    row: which row of its workload's file it is.
+    target: id of the model that is to answer. row: which row of its workload's file it is.
     """
 
+    target: str
     workload: str
     group: str
     row: int
@@ -103,8 +104,8 @@ class AnswerFile:
         if known is not None and known.question != question:
             where = f"row {question.row + 1} of {question.group}"
             allowed = (
-                f"answers to these prompts, with this --max-tokens and --seed: {where} in "
-                f"{self._file.name} is another"
+                f"answers of this model to these prompts, with this --max-tokens and --seed: "
+                f"{where} in {self._file.name} is another"
             )
             raise InvalidField(OPTION, allowed)
         return known

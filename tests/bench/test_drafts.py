@@ -24,6 +24,7 @@ def rows(tmp_path: Path) -> Path:
     file = tmp_path / "rows.jsonl"
     texts = ["def f(args):\n    return args\n", "x = 1\n" * 3]
     lines = [{"prompt": f"Fix it.\n{text}", "reference": text} for text in texts]
+    lines.append({"prompt": "x" * 600, "reference": "x"})
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return file
 
@@ -84,6 +85,7 @@ def test_a_report_its_table_and_its_pictures(
     assert run("drafts", *given, *grid, "--json", out) == 0
     report = json.loads(out.read_text())
     small, large = report["cells"]
+    assert report["left_out"] == 1  # of the rows: it is longer than the context
     assert [small["nodes"], large["nodes"]] == [2, 16]
     for row in report["cells"]:
         assert (row["workload"], row["group"], row["answers"]) == ("code_edit", "fix", 2)

@@ -10,7 +10,7 @@ import pytest
 from bench.recorded import AnswerFile, Question, Recorded
 from foredraft.params import FinishReason, InvalidField
 
-QUESTION = Question("gsm8k", "gsm8k", 3, (5, 6), max_tokens=8, temperature=0.0, seed=4)
+QUESTION = Question("tiny", "gsm8k", "gsm8k", 3, (5, 6), max_tokens=8, temperature=0.0, seed=4)
 ANSWER = Recorded(QUESTION, (7, 8), FinishReason.STOP)
 HOT = replace(QUESTION, temperature=1.0)
 
@@ -40,13 +40,17 @@ def test_a_line_that_was_cut_short_is_asked_again(tmp_path: Path) -> None:
     assert AnswerFile(file).of([QUESTION, HOT])[1].tokens == (10,)
 
 
-@pytest.mark.parametrize("change", [{"prompt": (5, 7)}, {"max_tokens": 9}, {"seed": 5}])
+@pytest.mark.parametrize(
+    "change", [{"target": "other"}, {"prompt": (5, 7)}, {"max_tokens": 9}, {"seed": 5}]
+)
 def test_an_answer_to_another_question_is_refused(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
     file = tmp_path / "answers.jsonl"
     write(file, ANSWER)
-    text = r"^--answers must be answers to these prompts, .*: row 4 of gsm8k in answers.jsonl is"
+    text = (
+        r"^--answers must be answers of this model .*: row 4 of gsm8k in answers.jsonl is another"
+    )
     with pytest.raises(InvalidField, match=text):
         AnswerFile(file).missing([replace(QUESTION, **change)])
 

@@ -31,7 +31,7 @@ def flat(rows: int) -> float:
 
 
 def question(prompt: Sequence[int], temperature: float = 0.0, seed: int = 1) -> Question:
-    return Question("gsm8k", "gsm8k", 0, tuple(prompt), COUNT, temperature, seed)
+    return Question("tiny", "gsm8k", "gsm8k", 0, tuple(prompt), COUNT, temperature, seed)
 
 
 @pytest.fixture(scope="module")
