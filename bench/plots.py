@@ -138,7 +138,10 @@ def _draw_thresholds(axes: Axes, rows: Sequence[Row]) -> None:
     for way, mine in _grouped(rows, _way).items():
         points = [(row["min_survival"], row["modelled_tokens_per_s"]) for row in mine]
         _line(axes, sorted(points), way)
-    axes.set_xscale("symlog", linthresh=0.01)
+    thresholds = sorted({row["min_survival"] for row in rows})
+    axes.set_xscale("symlog", linthresh=0.01)  # 0 is a threshold, too
+    axes.set_xticks(thresholds, [f"{value:g}" for value in thresholds])
+    axes.minorticks_off()
     axes.set_xlabel("least survival")
     axes.set_ylabel("tokens/s, modelled")
 
