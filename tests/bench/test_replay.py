@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from support.scripted_target import groups_of, run_until_idle
 from support.tiny_models import make_tiny_llama
-from support.verify_driver import guess_group
+from support.verify_driver import VerifyDriver, guess_group
 
-from bench.cells import DRAFTS, Cell, cells_of
+from bench.cells import DRAFTS, STREAM, Cell, cells_of
 from bench.recorded import Question, Recorded
 from bench.replay import Replay, Replayed, Tally
 from draft_service.model_drafter import ModelDrafter
@@ -18,8 +19,17 @@ from foredraft.config import EngineConfig
 from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.engine.sampling import SampledRow, choose
 from foredraft.params import FinishReason, Speculation
+from foredraft.policy.cost import StepCost
 from foredraft.tree.node_id import child_id
-from foredraft.wire.messages import Limits, ModelInfo, OpenSequence, Source
+from foredraft.wire.messages import (
+    Commits,
+    Limits,
+    ModelInfo,
+    NodeBatch,
+    OpenSequence,
+    OpenSequences,
+    Source,
+)
 
 EOS = 2
 TARGET = ModelInfo("tiny", "hash", vocab_size=128, context_length=256, eos_token_ids=(EOS,))
@@ -124,6 +134,58 @@ def test_an_answer_that_stops_takes_a_step_for_its_end() -> None:
 def test_an_empty_answer_that_was_cut_is_over_before_it_begins() -> None:
     answer = Recorded(question(range(10, 20)), (), FinishReason.LENGTH)
     assert play(Cell(DRAFTS["suffix"], nodes=4), [answer]).steps == 0
+
+
+class DraftedDriver(VerifyDriver):
+    """The real verify loop, and the drafter that a cell asks for instead of a function."""
+
+    def __init__(self, target: ModelRunner, cell: Cell, draft: ModelRunner) -> None:
+        super().__init__(target, max_nodes=cell.nodes)
+        model = ModelDrafter(draft, target.info)
+        self._drafter = cell.drafter(target.info, 1, model)
+
+    def _guess(self, seq_id: int) -> None:
+        answer, asked = self.answers[seq_id], self._opened[seq_id]
+        if answer.commits:
+            self._drafter.handle(STREAM, Commits(tuple(answer.commits[-1:])))
+        else:
+            self._drafter.handle(STREAM, OpenSequences((asked,)))
+        self.send(NodeBatch(tuple(groups_of(run_until_idle(self._drafter)))))
+
+
+@pytest.mark.parametrize("name", ["tree", "both"])
+def test_a_replay_brings_what_the_verify_loop_does(
+    runner: ModelRunner,
+    answers: list[Recorded],
+    name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sampled answers; the draft is another model, and so right now and then."""
+    monkeypatch.setattr(StepCost, "observed", lambda self, *seen: self)  # rows stay free
+    other = make_tiny_llama(tmp_path_factory.mktemp("draft") / "other", seed=1)
+    draft = ModelRunner.load(EngineConfig(other, dtype="float32", kv_memory_mib=4))
+    cell = Cell(DRAFTS[name], nodes=12)
+    hot = [answer for answer in answers if answer.question.temperature]
+    accepted = 0
+    for answer in hot:
+        asked = answer.question
+        with DraftedDriver(runner, cell, draft) as driver:
+            driver.open(
+                1,
+                asked.prompt,
+                speculation=cell.draft.speculation,
+                max_tokens=asked.max_tokens,
+                temperature=asked.temperature,
+                seed=asked.seed,
+            )
+            served = driver.finish()[1]
+        tally = Replay(cell, runner.info, 1, flat, ModelDrafter(draft, runner.info)).play([answer])
+        assert tuple(served.tokens) == answer.tokens
+        assert tally.steps == len(served.commits)
+        assert tally.rows - tally.steps == sum(commit.verified for commit in served.commits)
+        accepted += sum(commit.accepted for commit in served.commits)
+    assert accepted > 0
 
 
 def opened(asked: Question) -> OpenSequence:
