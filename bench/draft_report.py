@@ -26,6 +26,7 @@ COLUMNS = {
     "draft_us_per_step": "us/step",
     "draft_us_per_node": "us/node",
     "modelled_tokens_per_s": "tokens/s",
+    "modelled_plain_tokens_per_s": "plain",
 }
 
 
@@ -49,6 +50,11 @@ class StepModel:
         pass_ms = measured if self.pass_ms is None else self.pass_ms
         target_ms = self.step_ms * tally.rounds + self.row_ms * tally.rows
         return target_ms + pass_ms * tally.later.passes
+
+    def plain_tokens_per_s(self, tally: Tally) -> float:
+        """Without guesses, with as many answers at once as the replay had on average."""
+        at_once = _ratio(tally.steps, tally.rounds)
+        return _ratio(1000 * at_once, self.step_ms + self.row_ms * at_once)
 
 
 def row(place: Place, cell: Cell, tally: Tally, model: StepModel) -> dict[str, Any]:
@@ -77,6 +83,7 @@ def row(place: Place, cell: Cell, tally: Tally, model: StepModel) -> dict[str, A
             (tally.opening.suffix_us + tally.opening.model_us) / 1000, tally.answers
         ),
         "modelled_tokens_per_s": _ratio(1000 * tally.tokens, model.total_ms(tally)),
+        "modelled_plain_tokens_per_s": model.plain_tokens_per_s(tally),
         "sources": {
             source.name.lower(): tally.guesses[source].content()
             for source in Source

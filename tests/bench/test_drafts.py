@@ -91,6 +91,9 @@ def test_a_report_its_table_and_its_pictures(
         assert row["tokens"] == len("def f(args):\n    return args\n") + len("x = 1\n" * 3)
         assert row["tokens_per_step"] == pytest.approx(row["tokens"] / row["steps"], abs=1e-4)
         assert row["verified_per_step"] <= row["nodes"]
+        # Steps of 40 ms whose rows are free: as much quicker than plain as there are fewer steps.
+        ratio = row["modelled_tokens_per_s"] / row["modelled_plain_tokens_per_s"]
+        assert ratio == pytest.approx(row["tokens_per_step"], rel=1e-3)
         counts = row["sources"]["suffix"]
         accepted = sum(counts["accepted"])
         # A step brings one token more than its guesses, and each answer ends with an EOS; where
