@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> int:
     try:
         import matplotlib
     except ImportError:
-        raise CommandError("plots need matplotlib, which is not installed") from None
+        text = "plots need matplotlib: pip install 'foredraft[train]'"
+        raise CommandError(text) from None
     matplotlib.use("agg")  # no screen
     try:
         args.out.mkdir(parents=True, exist_ok=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from bench.recorded import Question, Recorded
 from bench.workloads import Row
+from foredraft.chat_template import ChatTemplate
 from foredraft.params import FinishReason, InvalidField
 from foredraft.request import ChatMessage
 from foredraft.tokenizer_hash import read_tokenizer
 from foredraft.wire.messages import ModelInfo
-from gateway.chat_template import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)

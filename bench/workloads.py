@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.prompts import Chat, read_text
 from foredraft.params import InvalidField
+from foredraft.prompt_file import Chat, read_text
 
 OPTION = "--workload"
 _USER_TURNS = 3  # of a recorded conversation: later ones outgrow small contexts
@@ -112,10 +112,7 @@ def read_rows(files: Sequence[tuple[str, Path]], limit: int | None) -> list[Row]
 
 
 def _rows(name: str, file: Path) -> list[Row]:
-    try:
-        lines = [line for line in read_text(file).split("\n") if line.strip()]
-    except InvalidField as error:
-        raise InvalidField(OPTION, error.allowed) from None
+    lines = [line for line in read_text(file, option=OPTION).split("\n") if line.strip()]
     if not lines:
         raise InvalidField(OPTION, f"a file with at least one row: {file.name} is empty")
     return [_row(name, file, number, line) for number, line in enumerate(lines)]

@@ -106,7 +106,6 @@ def test_a_report_its_table_and_its_pictures(
     assert table[0].split()[:4] == ["workload", "group", "T", "draft"]
     assert len(table) == 3 + 5  # two tables
 
-    pytest.importorskip("matplotlib")
     assert run("plots", out, "--out", tmp_path / "new") == 0
     names = ("tokens_per_step", "by_depth", "reliability", "thresholds")
     pictures = [tmp_path / "new" / f"drafts_{name}.svg" for name in names]
