@@ -10,7 +10,7 @@ from typing import Any
 from bench.cells import DRAFTS, MAX_DEPTH, MIN_SURVIVAL
 from bench.values import names_of
 from bench.workloads import KINDS
-from foredraft.cli.options import number_in, positive_int
+from foredraft.cli.options import DRAFT_NAMES, number_in, positive_int
 from foredraft.config import DTYPES
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import InvalidField, Range, SamplingParams, check_params
@@ -45,7 +45,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.draft == "none":
         needing = [name for name in args.drafts if DRAFTS[name].needs_model]
         if needing:
-            allowed = f"a model directory or id with --drafts {','.join(needing)}"
+            allowed = f"a model directory or id, or default, with --drafts {','.join(needing)}"
             raise InvalidField("--draft", allowed)
 
 
@@ -91,7 +91,7 @@ def _parser(text: str) -> argparse.ArgumentParser:
     add("--seed", type=positive_int, default=1, metavar="N", help="a row's number is added")
     add("--ask-at-once", type=positive_int, default=32, metavar="N", help="while recording")
     add("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
-    add("--draft", default="none", metavar="DIR|none")
+    add("--draft", default="none", metavar=DRAFT_NAMES)
     add("--dtype", choices=DTYPES, default="auto")
     add(
         "--drafts",

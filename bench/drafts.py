@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> int:
 
 def _prepare(args: argparse.Namespace) -> Bench:
     rows = read_rows(args.workload or find_files(args.data, args.only), args.limit)
-    model, draft = find_model(args.model), find_draft(args.draft)
+    model, draft = find_model(args.model), find_draft(args.draft, args.model)
     try:
         target = read_target(model)
         asker = Asker(model, Settings(target, args.max_tokens, args.seed))
@@ -140,7 +140,7 @@ def _recorded(bench: Bench, asker: Asker, rows: Sequence[Row]) -> list[Recorded]
 
 
 def _load_draft(bench: Bench) -> Runner | None:
-    """With one thread, as the draft service has it."""
+    """With one thread and rows that are not padded, as the draft service has it."""
     if bench.draft is None:
         return None
     from foredraft.engine.runner import load_runner
@@ -149,7 +149,7 @@ def _load_draft(bench: Bench) -> Runner | None:
         reason = mismatch(bench.draft, bench.target)
         if reason is not None:
             raise CommandError(reason)
-        return load_runner(EngineConfig(bench.draft, dtype=bench.args.dtype))
+        return load_runner(EngineConfig(bench.draft, dtype=bench.args.dtype, same_bits=False))
     except UnsupportedModel as error:
         raise CommandError(f"{bench.draft.name}: {error}") from error
 
