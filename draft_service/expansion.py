@@ -59,7 +59,7 @@ def _open_changed(sequence: DraftSequence, max_depth: int, budget: DraftBudget) 
             continue
         above = tree.survival(parent_id)
         for option in sequence.open_options(parent_id, budget.min_survival):
-            survival = above * sequence.calibration.estimate(option.bucket)
+            survival = above * sequence.calibration.estimate(option.bucket, depth)
             if survival >= floor:
                 sequence.open.push(survival, depth, parent_id, option)
 

@@ -6,6 +6,7 @@ All of it can be made again from the committed tokens, so nothing here is ever s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from draft_service.draft_kv import DraftKV, Move
 from draft_service.open_options import OpenOptions, Option
@@ -20,6 +21,15 @@ WIDTH = 3  # different guesses of one source at one place
 _GOOD_MATCH = 2  # tokens; a shorter match does not show where a text is copied from
 
 Key = tuple[int, int]  # stream of the gateway, seq_id
+
+
+class Judged(NamedTuple):
+    """What became of a node whose parent was committed. ``depth``: when it was made."""
+
+    source: Source
+    depth: int
+    confidence: float
+    chosen: bool
 
 
 class DraftSequence:
@@ -61,6 +71,8 @@ class DraftSequence:
         self._trails: dict[int, Option] = {}  # how suffix nodes came about
         self._looked_up: set[int] = set()  # nodes for which the suffix cache was asked
         self._resume: int | None = None  # where the text goes on if only its last token differs
+        self._made_at: dict[int, int] = {}  # depth at which each node was made
+        self._judged: list[Judged] = []
         self._changed = [self.tree.root_id]  # places whose options are not in `open` yet
         self._unsent: list[int] = []
         self._context_length = target.context_length
@@ -119,6 +131,11 @@ class DraftSequence:
         changed, self._changed = self._changed, []
         return changed
 
+    def take_judged(self) -> list[Judged]:
+        """What became of nodes whose parents were committed, since the last call."""
+        judged, self._judged = self._judged, []
+        return judged
+
     def open_options(self, parent_id: int, min_survival: float) -> list[Option]:
         """Guesses for what follows the root or a node; the suffix cache is asked once."""
         if self.is_end(parent_id):
@@ -135,6 +152,7 @@ class DraftSequence:
         if self.tree.add(parent_id, option.token, confidence, source) is not Added.NEW:
             return None
         node_id = child_id(parent_id, option.token)
+        self._made_at[node_id] = self.tree.depth(node_id)
         self._unsent.append(node_id)
         self._changed.append(node_id)
         if option.position >= 0:
@@ -187,20 +205,32 @@ class DraftSequence:
         parent_id = self.tree.root_id
         path: list[int] = []
         options: list[Option] = []
-        for token in tokens:
+        for depth, token in enumerate(tokens, start=1):
+            self._judge(parent_id, token)
             options = self.options.get(parent_id, [])
             for option in options:
-                self.calibration.observe(option.bucket, option.token == token)
+                made_at = self._made_at.get(child_id(parent_id, option.token), depth)
+                self.calibration.observe(option.bucket, option.token == token, made_at)
             parent_id = child_id(parent_id, token)
             path.append(parent_id)
         self._resume = _place_after_replaced(options, tokens[-1])
         return path
+
+    def _judge(self, parent_id: int, token: int) -> None:
+        """The target has chosen ``token``: note what that makes of the nodes below the place."""
+        if parent_id not in self.tree:
+            return
+        for child in self.tree.children(parent_id):
+            node = self.tree.nodes[child]
+            chosen = node.token == token
+            self._judged.append(Judged(node.source, self._made_at[child], node.confidence, chosen))
 
     def _forget(self) -> None:
         """Drop what belongs to nodes that are gone."""
         alive = self.tree.nodes.keys() | {self.tree.root_id}
         self.options = {node: self.options[node] for node in self.options if node in alive}
         self._trails = {node: self._trails[node] for node in self._trails if node in alive}
+        self._made_at = {node: self._made_at[node] for node in self.tree.nodes}
         self.evaluated &= alive
         self._looked_up &= alive
         self._unsent = [node for node in self._unsent if node in self.tree.nodes]
