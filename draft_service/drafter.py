@@ -8,6 +8,8 @@ After the first complete answer for a root a sequence rests until its next commi
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,10 @@ import grpc
 
 from draft_service.agenda import Agenda
 from draft_service.answers import Answer, WorkClock, collect
-from draft_service.expansion import Frontier, choose_evaluations, frontier, grow
+from draft_service.budgets import Budgets
+from draft_service.expansion import Frontier, frontier, grow
+from draft_service.model_pass import Pacer, Waiting, plan_pass, price
+from draft_service.outcomes import Outcomes
 from draft_service.sequence import WIDTH, DraftSequence, Key
 from draft_service.share import Share
 from foredraft.params import InvalidField, check_tokens
@@ -38,15 +43,13 @@ from foredraft.wire.messages import (
 if TYPE_CHECKING:
     from draft_service.model_drafter import ModelDrafter  # torch: only where a model is served
 
-MIN_SURVIVAL = 0.1  # until a gateway sends a budget
-
 log = logging.getLogger(__name__)
 
 
 class Drafter:
     """The drafting core. ``model`` None: suffix guesses only.
 
-    width: different guesses of one source at one place.
+    width: different guesses of one source at one place. clock: tells seconds.
     """
 
     def __init__(
@@ -56,18 +59,21 @@ class Drafter:
         model: ModelDrafter | None = None,
         *,
         width: int = WIDTH,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._width = width
         self._target = target
         self._limits = limits
         self._model = model
         self._calibration = Calibration()
-        self._budgets: dict[int, DraftBudget] = {}  # by stream, as they were sent
-        self._shares: dict[int, Share] = {}  # by stream, for each sequence that is open now
+        self._budgets = Budgets(limits, priced=model is not None)
         self._sequences: dict[Key, DraftSequence] = {}
         self._agenda = Agenda()
         self._chunk_next = False
+        self._now = clock
         self._clock = WorkClock()
+        self._pacer = Pacer(clock)
+        self._outcomes: defaultdict[int, Outcomes] = defaultdict(Outcomes)  # by stream
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -99,8 +105,8 @@ class Drafter:
         """Close all sequences of a stream."""
         for sequence in [s for s in self._sequences.values() if s.key[0] == stream]:
             self._close(sequence)
-        self._budgets.pop(stream, None)
-        self._shares.clear()
+        self._budgets.forget(stream)
+        self._outcomes.pop(stream, None)
 
     def draft(self) -> list[Answer]:
         """Do one piece of work: all suffix lookups that wait, or one pass of the model."""
@@ -137,7 +143,6 @@ class Drafter:
             stream, opened, self._target, self._limits, self._calibration, self._width
         )
         self._sequences[key] = self._agenda.fresh[key] = sequence
-        self._shares.clear()
         return None
 
     def _allow(self, stream: int, budget: DraftBudget) -> None:
@@ -145,8 +150,8 @@ class Drafter:
 
         A target that waits for complete guesses commits nothing before they come.
         """
-        self._budgets[stream] = budget
-        self._shares.clear()
+        if not self._budgets.set(stream, budget):
+            return
         for key, sequence in self._sequences.items():
             if key[0] == stream:
                 sequence.answered = sequence.announced = False
@@ -173,6 +178,7 @@ class Drafter:
         new = commit.tokens[len(sequence.tokens) - commit.position :]
         if new:
             moves = sequence.commit(new)
+            self._outcomes[sequence.key[0]].count(sequence.take_judged())
             if self._model is not None:
                 self._model.move(sequence, moves)
             self._agenda.begin_anew(sequence)
@@ -190,45 +196,63 @@ class Drafter:
     def _close(self, sequence: DraftSequence) -> None:
         del self._sequences[sequence.key]
         self._agenda.forget(sequence.key)
-        self._shares.clear()
         if self._model is not None:
             self._model.release(sequence)
 
     def _share(self, sequence: DraftSequence) -> Share:
-        """The sequence's part of its stream's budget."""
-        stream = sequence.key[0]
-        share = self._shares.get(stream)
-        if share is None:
-            default = DraftBudget(self._limits.max_nodes, self._limits.max_depth, MIN_SURVIVAL)
-            budget = self._budgets.get(stream, default)
-            share = self._shares[stream] = Share.of(budget, len(self._sequences))
-        return share
+        return self._budgets.share(sequence, len(self._sequences))
 
     def _ask_suffixes(self) -> None:
-        started = perf_counter()
+        started = self._now()
         fresh, self._agenda.fresh = self._agenda.fresh, {}
         for sequence in fresh.values():
             self._grow(sequence)
-        self._clock.suffix += perf_counter() - started
+        self._clock.suffix += self._now() - started
 
     def _run(self, model: ModelDrafter) -> None:
-        """One pass over frontiers or one chunk of prefill, in turns; drafting ahead can wait."""
-        started = perf_counter()
-        if self._agenda.lagging and (self._chunk_next or not self._agenda.working):
+        """One pass over frontiers or one chunk of prefill; drafting ahead can wait.
+
+        They take turns, unless steps of the target wait for the frontiers.
+        """
+        working = self._agenda.working
+        waiting = [self._waiting(key, nodes) for key, nodes in working.items()]
+        worth = price((one.sequence.home, one.tokens_per_ms) for one in waiting)
+        started = self._now()
+        if self._agenda.lagging and (not working or (worth == 0.0 and self._chunk_next)):
             self._catch_up(model)
+        elif working:
+            if not self._extend(model, waiting, worth):
+                return
         else:
-            self._extend(model, self._agenda.working or self._agenda.ahead)
+            ahead = [
+                Waiting(self._sequences[key], nodes) for key, nodes in self._agenda.ahead.items()
+            ]
+            self._extend(model, ahead, 0.0)
         self._chunk_next = not self._chunk_next
-        self._clock.model += perf_counter() - started
+        self._clock.model += self._now() - started
         self._clock.passes += 1
 
-    def _extend(self, model: ModelDrafter, waiting: dict[Key, Frontier]) -> None:
-        frontiers = [(self._sequences[key], nodes) for key, nodes in waiting.items()]
-        evaluations = choose_evaluations(frontiers)
-        model.evaluate(evaluations)
-        for evaluation in evaluations:
+    def _waiting(self, key: Key, nodes: Frontier) -> Waiting:
+        sequence = self._sequences[key]
+        share = self._share(sequence)
+        return Waiting(sequence, nodes, share.tokens_per_ms, share.tokens_per_row)
+
+    def _extend(self, model: ModelDrafter, waiting: Sequence[Waiting], worth: float) -> bool:
+        """One pass, if it pays; if not, those for whom a step waits have their answer."""
+        planned = plan_pass(waiting, self._pacer.cost, worth)
+        if worth > 0.0 and not self._pacer.allows(planned, worth):
+            for one in waiting:
+                if one.tokens_per_ms > 0.0:
+                    one.sequence.answered = True
+                    self._grow(one.sequence)
+            return False
+        began = self._now()
+        model.evaluate(planned.evaluations)
+        for evaluation in planned.evaluations:
             evaluation.sequence.passes += 1
             self._grow(evaluation.sequence)
+        self._pacer.made(planned, began)
+        return True
 
     def _catch_up(self, model: ModelDrafter) -> None:
         """The sequence that waited longest gets a chunk and goes to the end of the line."""
@@ -256,7 +280,8 @@ class Drafter:
         if sequence.answered and self._model is not None and share.ahead is not None:
             ahead = self._grow_above(sequence, share.ahead)
         self._agenda.look(sequence.key, working, ahead)
-        news = sequence.has_unsent() and _time_to_send(sequence.passes)
+        last = not (working or ahead)
+        news = sequence.has_unsent() and (last or _time_to_send(sequence.passes))
         if news or (sequence.answered and not sequence.announced):
             self._agenda.due[sequence.key] = sequence
 
@@ -280,6 +305,7 @@ class Drafter:
 
     def _drop_model(self, model: ModelDrafter) -> None:
         self._model = None
+        self._budgets.priced = False
         for key in self._agenda.working:
             self._sequences[key].answered = True
             self._agenda.due[key] = self._sequences[key]
@@ -293,7 +319,8 @@ class Drafter:
             return []
         due, self._agenda.due = self._agenda.due, {}
         timings, self._clock = self._clock.timings(), WorkClock()
-        return collect(due.values(), timings)
+        now = self._now()
+        return collect(due.values(), timings, lambda stream: self._outcomes[stream].take(now))
 
 
 def _time_to_send(passes: int) -> bool:

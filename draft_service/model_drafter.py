@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from draft_service.draft_kv import DraftKV, Move
-from draft_service.expansion import Evaluation
+from draft_service.model_pass import Evaluation
 from draft_service.open_options import Option
 from draft_service.sequence import WIDTH, DraftSequence
 from foredraft.engine.runner import Runner, SequenceRows

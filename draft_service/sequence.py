@@ -79,6 +79,11 @@ class DraftSequence:
         self._ends = opened.params.ends(target.eos_token_ids)
 
     @property
+    def home(self) -> tuple[int, int]:
+        """Stream and verify worker whose steps wait for its guesses."""
+        return self.key[0], self.opened.verify_worker
+
+    @property
     def remaining(self) -> int:
         """Tokens that may still come: no guess can be worth more."""
         generated = len(self.tokens) - len(self.opened.prompt)
