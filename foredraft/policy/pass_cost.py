@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MEMORY = 0.05  # weight of the newest pass
-_STIFFNESS = 4.0  # a variance of rows from which a slope can be half believed
+_STIFFNESS = 1.0  # a variance of rows from which a slope can be half believed
 _OUTLIER = 4.0  # times what was expected is the most that a pass counts: others use the cores, too
 
 

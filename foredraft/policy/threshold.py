@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 from foredraft.policy.pass_cost import PassCost
 
-LEAST_SURVIVAL = 0.02  # of a node where prices decide: they say what the model looks at
+LEAST_SURVIVAL = 0.01  # of a node where prices decide: they say what the model looks at
 _PROBE_SHARE = 0.005  # of all time is what passes that do not pay may take, to see whether they do
 
 
