@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from support.scripted_target import groups_of
-
 from draft_service.draft_kv import DraftKV
 from draft_service.drafter import Drafter
 from draft_service.open_options import Option
@@ -24,6 +22,7 @@ from foredraft.wire.messages import (
     OpenSequence,
     OpenSequences,
 )
+from support.scripted_target import groups_of
 
 VOCAB = 1000
 INFO = ModelInfo("modelled", "hash", VOCAB, context_length=1 << 20, eos_token_ids=(2,))
