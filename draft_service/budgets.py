@@ -15,7 +15,7 @@ class Budgets:
     """``priced`` False: no draft model, so nothing that is guessed costs time."""
 
     def __init__(self, limits: Limits, *, priced: bool) -> None:
-        self.priced = priced
+        self._priced = priced
         self._default = DraftBudget(limits.max_nodes, limits.max_depth, _MIN_SURVIVAL)
         self._by_stream: dict[int, DraftBudget] = {}  # as they were sent
         self._shares: dict[tuple[int, int], Share] = {}  # by stream and verify worker
@@ -32,6 +32,11 @@ class Budgets:
         self._by_stream.pop(stream, None)
         self._shares.clear()
 
+    def forget_prices(self) -> None:
+        """There is no draft model any more."""
+        self._priced = False
+        self._shares.clear()
+
     def share(self, sequence: DraftSequence, sequences: int) -> Share:
         """A sequence's part, now that there are so many."""
         if sequences != self._sequences:
@@ -41,7 +46,7 @@ class Budgets:
         share = self._shares.get(key)
         if share is None:
             budget = self._by_stream.get(stream, self._default)
-            if not self.priced:
+            if not self._priced:
                 budget = _unpriced(budget)
             share = self._shares[key] = Share.of(budget, sequences, worker)
         return share

@@ -13,20 +13,17 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import grpc
-
 from draft_service.agenda import Agenda
-from draft_service.answers import Answer, WorkClock, collect
+from draft_service.answers import Answer, WorkClock, collect, time_to_send
 from draft_service.budgets import Budgets
 from draft_service.expansion import Frontier, frontier, grow
 from draft_service.model_pass import Pacer, Waiting, plan_pass, price
 from draft_service.outcomes import Outcomes
+from draft_service.refusal import bad_commit, bad_opening, no_room
 from draft_service.sequence import WIDTH, DraftSequence, Key
 from draft_service.share import Share
-from foredraft.params import InvalidField, check_tokens
 from foredraft.policy.calibration import Calibration
 from foredraft.wire.codec.draft import Request
-from foredraft.wire.errors import code_number
 from foredraft.wire.messages import (
     CloseSequences,
     Commit,
@@ -128,17 +125,10 @@ class Drafter:
                 return None
             self._close(known)
         if len(self._sequences) >= self._limits.max_sequences:
-            text = f"max_sequences is {self._limits.max_sequences}"
-            return _refusal(opened, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-        try:
-            check_tokens("prompt", opened.prompt, self._target.vocab_size)
-            if opened.committed:
-                check_tokens("committed", opened.committed, self._target.vocab_size)
-            context = self._target.context_length
-            if len(opened.prompt) + len(opened.committed) >= context:
-                raise InvalidField("prompt", f"shorter than the context of {context} tokens")
-        except InvalidField as error:
-            return _refusal(opened, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return no_room(opened, self._limits)
+        fault = bad_opening(opened, self._target)
+        if fault is not None:
+            return fault
         sequence = DraftSequence(
             stream, opened, self._target, self._limits, self._calibration, self._width
         )
@@ -161,16 +151,10 @@ class Drafter:
         sequence = self._find(stream, commit.seq_id, commit.incarnation)
         if sequence is None:
             return None  # closed or refused already: what is in flight for it is dropped
-        try:
-            if commit.tokens:
-                check_tokens("tokens", commit.tokens, self._target.vocab_size)
-        except InvalidField as error:
+        fault = bad_commit(commit, sequence, self._target)
+        if fault is not None:
             self._close(sequence)
-            return _refusal(commit, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        if not sequence.follows(commit.position, commit.tokens):
-            self._close(sequence)
-            text = f"the commit does not continue the {len(sequence.tokens)} tokens known here"
-            return _refusal(commit, grpc.StatusCode.FAILED_PRECONDITION, text)
+            return fault
         self._advance(sequence, commit)
         return None
 
@@ -215,38 +199,31 @@ class Drafter:
         They take turns, unless steps of the target wait for the frontiers.
         """
         working = self._agenda.working
-        waiting = [self._waiting(key, nodes) for key, nodes in working.items()]
-        worth = price((one.sequence.home, one.tokens_per_ms) for one in waiting)
+        waiting = self._waiting(working)
+        worth = price(waiting)
         started = self._now()
         if self._agenda.lagging and (not working or (worth == 0.0 and self._chunk_next)):
             self._catch_up(model)
-        elif working:
-            if not self._extend(model, waiting, worth):
-                return
-        else:
-            ahead = [
-                Waiting(self._sequences[key], nodes) for key, nodes in self._agenda.ahead.items()
-            ]
-            self._extend(model, ahead, 0.0)
+        elif not self._extend(model, waiting or self._waiting(self._agenda.ahead), worth):
+            return
         self._chunk_next = not self._chunk_next
         self._clock.model += self._now() - started
         self._clock.passes += 1
 
-    def _waiting(self, key: Key, nodes: Frontier) -> Waiting:
-        sequence = self._sequences[key]
-        share = self._share(sequence)
-        return Waiting(sequence, nodes, share.tokens_per_ms, share.tokens_per_row)
+    def _waiting(self, frontiers: dict[Key, Frontier]) -> list[Waiting]:
+        known = [(self._sequences[key], nodes) for key, nodes in frontiers.items()]
+        return [Waiting(sequence, nodes, self._share(sequence)) for sequence, nodes in known]
 
     def _extend(self, model: ModelDrafter, waiting: Sequence[Waiting], worth: float) -> bool:
         """One pass, if it pays; if not, those for whom a step waits have their answer."""
+        began = self._now()
         planned = plan_pass(waiting, self._pacer.cost, worth)
         if worth > 0.0 and not self._pacer.allows(planned, worth):
             for one in waiting:
-                if one.tokens_per_ms > 0.0:
+                if one.share.tokens_per_ms > 0.0:
                     one.sequence.answered = True
                     self._grow(one.sequence)
             return False
-        began = self._now()
         model.evaluate(planned.evaluations)
         for evaluation in planned.evaluations:
             evaluation.sequence.passes += 1
@@ -281,7 +258,7 @@ class Drafter:
             ahead = self._grow_above(sequence, share.ahead)
         self._agenda.look(sequence.key, working, ahead)
         last = not (working or ahead)
-        news = sequence.has_unsent() and (last or _time_to_send(sequence.passes))
+        news = sequence.has_unsent() and (last or time_to_send(sequence.passes))
         if news or (sequence.answered and not sequence.announced):
             self._agenda.due[sequence.key] = sequence
 
@@ -305,7 +282,7 @@ class Drafter:
 
     def _drop_model(self, model: ModelDrafter) -> None:
         self._model = None
-        self._budgets.priced = False
+        self._budgets.forget_prices()
         for key in self._agenda.working:
             self._sequences[key].answered = True
             self._agenda.due[key] = self._sequences[key]
@@ -321,12 +298,3 @@ class Drafter:
         timings, self._clock = self._clock.timings(), WorkClock()
         now = self._now()
         return collect(due.values(), timings, lambda stream: self._outcomes[stream].take(now))
-
-
-def _time_to_send(passes: int) -> bool:
-    """After 0, 1, 2, 4, 8, ... passes: few messages, yet the first guesses go out at once."""
-    return passes & (passes - 1) == 0
-
-
-def _refusal(sequence: OpenSequence | Commit, code: grpc.StatusCode, text: str) -> SequenceError:
-    return SequenceError(sequence.seq_id, sequence.incarnation, code_number(code), text)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from draft_service.expansion import Frontier
 from draft_service.sequence import DraftSequence
+from draft_service.share import Share
 from foredraft.policy.pass_cost import PassCost
 from foredraft.policy.threshold import belongs, look_gain, may_probe, pays
 
@@ -41,13 +42,12 @@ class Waiting:
 
     sequence: DraftSequence
     frontier: Frontier
-    tokens_per_ms: float = 0.0
-    tokens_per_row: float = 0.0
+    share: Share
 
 
 def plan_pass(waiting: Sequence[Waiting], cost: PassCost, tokens_per_ms: float) -> ModelPass:
     """The next pass. ``tokens_per_ms``: what the time of those who wait for it is worth."""
-    gains = [_gains(one) for one in waiting]
+    gains = [_gains(one, priced=tokens_per_ms > 0.0) for one in waiting]
     ranked = sorted(
         (-gain, order, node_id)
         for order, looks in enumerate(gains)
@@ -72,12 +72,15 @@ def plan_pass(waiting: Sequence[Waiting], cost: PassCost, tokens_per_ms: float) 
     return ModelPass(evaluations, rows, gained)
 
 
-def _gains(one: Waiting) -> dict[int, float]:
-    """What a look at each of the best places is expected to bring."""
+def _gains(one: Waiting, *, priced: bool) -> dict[int, float]:
+    """What a look at each of the best places is expected to bring.
+
+    Where nobody waits it is for a later step, to which the place will be nearer: no row is too dear.
+    """
     looks = one.sequence.calibration.looks()
+    per_row = one.share.tokens_per_row if priced else 0.0
     return {
-        node_id: look_gain(worth, looks, one.tokens_per_row)
-        for worth, node_id in one.frontier[:_MOST_NODES]
+        node_id: look_gain(worth, looks, per_row) for worth, node_id in one.frontier[:_MOST_NODES]
     }
 
 
@@ -111,6 +114,6 @@ class Pacer:
         self.cost = self.cost.observed(planned.rows, (self._ended - began) * 1000)
 
 
-def price(shares: Iterable[tuple[tuple[int, int], float]]) -> float:
+def price(waiting: Iterable[Waiting]) -> float:
     """Tokens that a millisecond costs all verify workers that wait, each counted once."""
-    return sum(dict(shares).values())
+    return sum({one.sequence.home: one.share.tokens_per_ms for one in waiting}.values())
