@@ -75,7 +75,7 @@ def plan_pass(waiting: Sequence[Waiting], cost: PassCost, tokens_per_ms: float) 
 def _gains(one: Waiting, *, priced: bool) -> dict[int, float]:
     """What a look at each of the best places is expected to bring.
 
-    Where nobody waits it is for a later step, to which the place will be nearer: no row is too dear.
+    Where nobody waits it is for a later step, which is nearer to the place: no row is too dear.
     """
     looks = one.sequence.calibration.looks()
     per_row = one.share.tokens_per_row if priced else 0.0
