@@ -21,6 +21,9 @@ class Budgets:
         self._shares: dict[tuple[int, int], Share] = {}  # by stream and verify worker
         self._sequences = 0
 
+    def __len__(self) -> int:
+        return len(self._by_stream)
+
     def set(self, stream: int, budget: DraftBudget) -> bool:
         """Returns False if only prices are new: what was answered stays answered then."""
         before = self._by_stream.get(stream)
