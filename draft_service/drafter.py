@@ -276,7 +276,8 @@ class Drafter:
         if not nodes or not model.prepare(sequence):
             return []
         if model.lags(sequence):
-            self._agenda.lagging[sequence.key] = sequence
+            if self._pacer.promises(self._waiting({sequence.key: nodes})[0]):
+                self._agenda.lagging[sequence.key] = sequence
             return []
         return nodes
 

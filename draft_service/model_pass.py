@@ -108,6 +108,11 @@ class Pacer:
             return True
         return may_probe((self._clock() - self._ended) * 1000, self.cost(planned.rows))
 
+    def promises(self, one: Waiting) -> bool:
+        """True if a look at the sequence's best place may be allowed, once its text is read."""
+        gain = max(_gains(one, priced=True).values(), default=0.0)
+        return self.allows(ModelPass([], 1, gain), one.share.tokens_per_ms)
+
     def made(self, planned: ModelPass, began: float) -> None:
         """The pass is over, and so is the work that hangs on it."""
         self._ended = self._clock()

@@ -58,6 +58,14 @@ def test_a_draft_that_does_not_pay_is_tried_now_and_then() -> None:
     assert 1 <= tried <= 0.006 * run.milliseconds / 4.0
 
 
+def test_a_draft_that_does_not_pay_does_not_read_on_either() -> None:
+    run = SerialRun(Times(2.7, 0.0, 4.0, 0.0), POOR)
+    run.rate(100)
+    run.draft.caught_up = 0
+    run.rate(900)
+    assert run.draft.caught_up <= 0.006 * run.milliseconds / 4.0  # not once in 32 tokens
+
+
 def test_a_draft_that_becomes_worth_it_is_used_again() -> None:
     run = SerialRun(Times(17.5, 0.0, 2.0, 0.0), tuple(share / 100 for share in GOOD))
     run.rate(100)

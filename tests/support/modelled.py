@@ -65,6 +65,7 @@ class ModelledDraft:
     def __init__(self, times: Times, shares: tuple[float, ...]) -> None:
         self.shares = shares
         self.looks: list[int] = []
+        self.caught_up = 0
         self.seconds = 0.0
         self._times = times
 
@@ -94,7 +95,12 @@ class ModelledDraft:
         return True
 
     def lags(self, sequence) -> bool:
-        return False
+        return sequence.unfed > 32
+
+    def catch_up(self, sequence) -> None:
+        self.caught_up += 1
+        sequence.kv.fed = len(sequence.tokens) - 1
+        self.seconds += self._times.draft / 1000
 
     def evaluate(self, evaluations) -> None:
         rows = 0
