@@ -86,6 +86,8 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             return [(_load(report, door), _carried(row)) for door, row in report["doors"].items()]
         case "survival":
             return _survived(report)
+        case "drafts":
+            return _drafted(report)
         case _:
             return [
                 (f"{name}, {report['prompts'].split('.')[0]}", _speed(row))
@@ -128,6 +130,25 @@ def _survived(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _seconds(spread: dict[str, float]) -> str:
     return f"after {spread['median']:.2f} s ({spread['worst']:.2f} s)"
+
+
+def _drafted(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """One row per group of answers: every way of guessing, each with all its budgets."""
+    groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for cell in report["cells"]:
+        what = f"{report['answers']} answers, {cell['workload']} {cell['group']}"
+        drafts = groups.setdefault(f"{what}, T = {cell['temperature']:g}", {})
+        drafts.setdefault(cell["draft"], []).append(cell)
+    return [
+        (what, "; ".join(f"{draft} {_per_step(cells)}" for draft, cells in drafts.items()))
+        for what, drafts in groups.items()
+    ]
+
+
+def _per_step(cells: list[dict[str, Any]]) -> str:
+    steps = _listed(f"{cell['tokens_per_step']:.2f}" for cell in cells)
+    nodes = _listed(str(cell["nodes"]) for cell in cells)
+    return f"{steps} tokens/step ({nodes} nodes)"
 
 
 def _policies(report: dict[str, Any]) -> list[tuple[str, str]]:

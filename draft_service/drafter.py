@@ -8,22 +8,24 @@ After the first complete answer for a root a sequence rests until its next commi
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import grpc
-
 from draft_service.agenda import Agenda
-from draft_service.answers import Answer, WorkClock, collect
-from draft_service.expansion import Frontier, choose_evaluations, frontier, grow
-from draft_service.sequence import DraftSequence, Key
+from draft_service.answers import Answer, WorkClock, collect, time_to_send
+from draft_service.budgets import Budgets
+from draft_service.expansion import Frontier, frontier, grow
+from draft_service.model_pass import Pacer, Waiting, plan_pass, price
+from draft_service.outcomes import Outcomes
+from draft_service.refusal import bad_commit, bad_opening, no_room
+from draft_service.sequence import WIDTH, DraftSequence, Key
 from draft_service.share import Share
 from draft_service.suffix_store import SuffixStore
-from foredraft.params import InvalidField, check_tokens
 from foredraft.policy.calibration import Calibration
 from foredraft.wire.codec.draft import Request
-from foredraft.wire.errors import code_number
 from foredraft.wire.messages import (
     CloseSequences,
     Commit,
@@ -40,13 +42,14 @@ from foredraft.wire.messages import (
 if TYPE_CHECKING:
     from draft_service.model_drafter import ModelDrafter  # torch: only where a model is served
 
-MIN_SURVIVAL = 0.1  # until a gateway sends a budget
-
 log = logging.getLogger(__name__)
 
 
 class Drafter:
-    """The drafting core. ``model`` None: suffix guesses only. ``store`` is off unless given."""
+    """The drafting core. ``model`` None: suffix guesses only. ``store`` is off unless given.
+
+    width: different guesses of the model at one place. clock: tells seconds.
+    """
 
     def __init__(
         self,
@@ -54,18 +57,24 @@ class Drafter:
         limits: Limits,
         model: ModelDrafter | None = None,
         store: SuffixStore | None = None,
+        *,
+        width: int = WIDTH,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
+        self._width = width
         self._target = target
         self._limits = limits
         self._model = model
         self._store = SuffixStore(0) if store is None else store
         self._calibration = Calibration()
-        self._budgets: dict[int, DraftBudget] = {}  # by stream, as they were sent
-        self._shares: dict[int, Share] = {}  # by stream, for each sequence that is open now
+        self._budgets = Budgets(limits, priced=model is not None)
         self._sequences: dict[Key, DraftSequence] = {}
         self._agenda = Agenda()
         self._chunk_next = False
+        self._now = clock
         self._clock = WorkClock()
+        self._pacer = Pacer(clock)
+        self._outcomes: defaultdict[int, Outcomes] = defaultdict(Outcomes)  # by stream
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -98,8 +107,8 @@ class Drafter:
         """Close all sequences of a stream."""
         for sequence in [s for s in self._sequences.values() if s.key[0] == stream]:
             self._close(sequence)
-        self._budgets.pop(stream, None)
-        self._shares.clear()
+        self._budgets.forget(stream)
+        self._outcomes.pop(stream, None)
 
     def draft(self) -> list[Answer]:
         """Do one piece of work: all suffix lookups that wait, or one pass of the model.
@@ -126,27 +135,20 @@ class Drafter:
                 return None
             self._close(known)
         if len(self._sequences) >= self._limits.max_sequences:
-            text = f"max_sequences is {self._limits.max_sequences}"
-            return _refusal(opened, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-        try:
-            check_tokens("prompt", opened.prompt, self._target.vocab_size)
-            if opened.committed:
-                check_tokens("committed", opened.committed, self._target.vocab_size)
-            context = self._target.context_length
-            if len(opened.prompt) + len(opened.committed) >= context:
-                raise InvalidField("prompt", f"shorter than the context of {context} tokens")
-        except InvalidField as error:
-            return _refusal(opened, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return no_room(opened, self._limits)
+        fault = bad_opening(opened, self._target)
+        if fault is not None:
+            return fault
         sequence = DraftSequence(
             stream,
             opened,
             self._target,
             self._limits,
             self._calibration,
+            self._width,
             partial(self._store.of, opened.tenant),
         )
         self._sequences[key] = self._agenda.fresh[key] = sequence
-        self._shares.clear()
         return None
 
     def _allow(self, stream: int, budget: DraftBudget) -> None:
@@ -154,8 +156,8 @@ class Drafter:
 
         A target that waits for complete guesses commits nothing before they come.
         """
-        self._budgets[stream] = budget
-        self._shares.clear()
+        if not self._budgets.set(stream, budget):
+            return
         for key, sequence in self._sequences.items():
             if key[0] == stream:
                 sequence.answered = sequence.announced = False
@@ -165,16 +167,10 @@ class Drafter:
         sequence = self._find(stream, commit.seq_id, commit.incarnation)
         if sequence is None:
             return None  # closed or refused already: what is in flight for it is dropped
-        try:
-            if commit.tokens:
-                check_tokens("tokens", commit.tokens, self._target.vocab_size)
-        except InvalidField as error:
+        fault = bad_commit(commit, sequence, self._target)
+        if fault is not None:
             self._close(sequence)
-            return _refusal(commit, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        if not sequence.follows(commit.position, commit.tokens):
-            self._close(sequence)
-            text = f"the commit does not continue the {len(sequence.tokens)} tokens known here"
-            return _refusal(commit, grpc.StatusCode.FAILED_PRECONDITION, text)
+            return fault
         self._advance(sequence, commit)
         return None
 
@@ -182,6 +178,7 @@ class Drafter:
         new = commit.tokens[len(sequence.tokens) - commit.position :]
         if new:
             moves = sequence.commit(new)
+            self._outcomes[sequence.key[0]].count(sequence.take_judged())
             if self._model is not None:
                 self._model.move(sequence, moves)
             self._agenda.begin_anew(sequence)
@@ -199,45 +196,56 @@ class Drafter:
     def _close(self, sequence: DraftSequence) -> None:
         del self._sequences[sequence.key]
         self._agenda.forget(sequence.key)
-        self._shares.clear()
         if self._model is not None:
             self._model.release(sequence)
 
     def _share(self, sequence: DraftSequence) -> Share:
-        """The sequence's part of its stream's budget."""
-        stream = sequence.key[0]
-        share = self._shares.get(stream)
-        if share is None:
-            default = DraftBudget(self._limits.max_nodes, self._limits.max_depth, MIN_SURVIVAL)
-            budget = self._budgets.get(stream, default)
-            share = self._shares[stream] = Share.of(budget, len(self._sequences))
-        return share
+        return self._budgets.share(sequence, len(self._sequences))
 
     def _ask_suffixes(self) -> None:
-        started = perf_counter()
+        started = self._now()
         fresh, self._agenda.fresh = self._agenda.fresh, {}
         for sequence in fresh.values():
             self._grow(sequence)
-        self._clock.suffix += perf_counter() - started
+        self._clock.suffix += self._now() - started
 
     def _run(self, model: ModelDrafter) -> None:
-        """One pass over frontiers or one chunk of prefill, in turns; drafting ahead can wait."""
-        started = perf_counter()
-        if self._agenda.lagging and (self._chunk_next or not self._agenda.working):
+        """One pass over frontiers or one chunk of prefill; drafting ahead can wait.
+
+        They take turns, unless steps of the target wait for the frontiers.
+        """
+        working = self._agenda.working
+        waiting = self._waiting(working)
+        worth = price(waiting)
+        started = self._now()
+        if self._agenda.lagging and (not working or (worth == 0.0 and self._chunk_next)):
             self._catch_up(model)
-        else:
-            self._extend(model, self._agenda.working or self._agenda.ahead)
+        elif not self._extend(model, waiting or self._waiting(self._agenda.ahead), worth):
+            return
         self._chunk_next = not self._chunk_next
-        self._clock.model += perf_counter() - started
+        self._clock.model += self._now() - started
         self._clock.passes += 1
 
-    def _extend(self, model: ModelDrafter, waiting: dict[Key, Frontier]) -> None:
-        frontiers = [(self._sequences[key], nodes) for key, nodes in waiting.items()]
-        evaluations = choose_evaluations(frontiers)
-        model.evaluate(evaluations)
-        for evaluation in evaluations:
+    def _waiting(self, frontiers: dict[Key, Frontier]) -> list[Waiting]:
+        known = [(self._sequences[key], nodes) for key, nodes in frontiers.items()]
+        return [Waiting(sequence, nodes, self._share(sequence)) for sequence, nodes in known]
+
+    def _extend(self, model: ModelDrafter, waiting: Sequence[Waiting], worth: float) -> bool:
+        """One pass, if it pays; if not, those for whom a step waits have their answer."""
+        began = self._now()
+        planned = plan_pass(waiting, self._pacer.cost, worth)
+        if worth > 0.0 and not self._pacer.allows(planned, worth):
+            for one in waiting:
+                if one.share.tokens_per_ms > 0.0:
+                    one.sequence.answered = True
+                    self._grow(one.sequence)
+            return False
+        model.evaluate(planned.evaluations)
+        for evaluation in planned.evaluations:
             evaluation.sequence.passes += 1
             self._grow(evaluation.sequence)
+        self._pacer.made(planned, began)
+        return True
 
     def _catch_up(self, model: ModelDrafter) -> None:
         """The sequence that waited longest gets a chunk and goes to the end of the line."""
@@ -265,7 +273,8 @@ class Drafter:
         if sequence.answered and self._model is not None and share.ahead is not None:
             ahead = self._grow_above(sequence, share.ahead)
         self._agenda.look(sequence.key, working, ahead)
-        news = sequence.has_unsent() and _time_to_send(sequence.passes)
+        last = not (working or ahead)
+        news = sequence.has_unsent() and (last or time_to_send(sequence.passes))
         if news or (sequence.answered and not sequence.announced):
             self._agenda.due[sequence.key] = sequence
 
@@ -283,12 +292,14 @@ class Drafter:
         if not nodes or not model.prepare(sequence):
             return []
         if model.lags(sequence):
-            self._agenda.lagging[sequence.key] = sequence
+            if self._pacer.promises(self._waiting({sequence.key: nodes})[0]):
+                self._agenda.lagging[sequence.key] = sequence
             return []
         return nodes
 
     def _drop_model(self, model: ModelDrafter) -> None:
         self._model = None
+        self._budgets.forget_prices()
         for key in self._agenda.working:
             self._sequences[key].answered = True
             self._agenda.due[key] = self._sequences[key]
@@ -302,13 +313,5 @@ class Drafter:
             return []
         due, self._agenda.due = self._agenda.due, {}
         timings, self._clock = self._clock.timings(), WorkClock()
-        return collect(due.values(), timings)
-
-
-def _time_to_send(passes: int) -> bool:
-    """After 0, 1, 2, 4, 8, ... passes: few messages, yet the first guesses go out at once."""
-    return passes & (passes - 1) == 0
-
-
-def _refusal(sequence: OpenSequence | Commit, code: grpc.StatusCode, text: str) -> SequenceError:
-    return SequenceError(sequence.seq_id, sequence.incarnation, code_number(code), text)
+        now = self._now()
+        return collect(due.values(), timings, lambda stream: self._outcomes[stream].take(now))

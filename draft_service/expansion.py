@@ -1,28 +1,13 @@
-"""Which guesses become nodes, and which nodes are worth a row of the draft model.
+"""Which guesses become nodes, and which nodes the draft model could look at.
 
 Both go best first by survival: the product of calibrated confidences along the path. A threshold
-on survival decides how wide and how deep a tree gets; the bounds only guard memory and time.
+on survival ends it; the bounds only guard memory and time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from draft_service.sequence import DraftSequence
 from foredraft.wire.messages import DraftBudget
-
-ROWS_PER_PASS = 64  # of all sequences together
-NODES_PER_PASS = 4  # of one sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Nodes of one sequence to be run through the draft model, parents before children."""
-
-    sequence: DraftSequence
-    nodes: tuple[int, ...]
-
 
 Frontier = list[tuple[float, int]]  # (worth, node id), best first
 
@@ -59,7 +44,7 @@ def _open_changed(sequence: DraftSequence, max_depth: int, budget: DraftBudget) 
             continue
         above = tree.survival(parent_id)
         for option in sequence.open_options(parent_id, budget.min_survival):
-            survival = above * sequence.calibration.estimate(option.bucket)
+            survival = above * sequence.calibration.estimate(option.bucket, depth)
             if survival >= floor:
                 sequence.open.push(survival, depth, parent_id, option)
 
@@ -82,37 +67,3 @@ def frontier(sequence: DraftSequence, budget: DraftBudget) -> Frontier:
     ]
     wanted = [entry for entry in worths if entry[0] > 0 and entry[0] >= budget.min_survival]
     return sorted(wanted, key=lambda entry: -entry[0])
-
-
-def choose_evaluations(
-    frontiers: Sequence[tuple[DraftSequence, Frontier]],
-) -> list[Evaluation]:
-    """The rows of one pass: the best frontier nodes over all sequences, and their ancestors."""
-    ranked = sorted(
-        (
-            (-worth, order, node_id)
-            for order, (_, nodes) in enumerate(frontiers)
-            for worth, node_id in nodes[:NODES_PER_PASS]
-        ),
-    )
-    chosen: dict[int, list[int]] = {}
-    rows = 0
-    for _, order, node_id in ranked:
-        sequence = frontiers[order][0]
-        nodes = chosen.get(order, [])
-        missing = [node for node in _unfed(sequence, node_id) if node not in nodes]
-        added = len(missing)
-        if sequence.tree.root_id in missing:
-            added += sequence.unfed - 1  # committed tokens before the root
-        if rows and rows + added > ROWS_PER_PASS:
-            continue
-        rows += added
-        chosen[order] = nodes + missing
-    return [Evaluation(frontiers[order][0], tuple(nodes)) for order, nodes in chosen.items()]
-
-
-def _unfed(sequence: DraftSequence, node_id: int) -> list[int]:
-    """The node and its ancestors without KV, the root included, topmost first."""
-    tree = sequence.tree
-    line = [tree.root_id, *tree.lineage(node_id)]
-    return [node for node in line if node not in sequence.evaluated]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from draft_service.draft_kv import DraftKV, Move
-from draft_service.expansion import Evaluation
+from draft_service.model_pass import Evaluation
 from draft_service.open_options import Option
 from draft_service.sequence import DraftSequence
 from foredraft.engine.runner import Runner, SequenceRows
@@ -164,7 +164,7 @@ class ModelDrafter:
             found = (
                 Option(token, model_bucket(chance, rank))
                 for rank, (token, chance) in enumerate(zip(ids, values, strict=True))
-                if chance > 0.0
+                if chance > 0.0 and rank < sequence.width
             )
             sequence.note_model_options(node_id, found)
 

@@ -6,6 +6,7 @@ All of it can be made again from the committed tokens, so nothing here is ever s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from draft_service.draft_kv import DraftKV, Move
 from draft_service.open_options import OpenOptions, Option
@@ -17,7 +18,18 @@ from foredraft.tree.node_id import child_id
 from foredraft.tree.token_tree import Added, TokenTree
 from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence, Source
 
+WIDTH = 3  # different guesses of the model at one place
+
 Key = tuple[int, int]  # stream of the gateway, seq_id
+
+
+class Judged(NamedTuple):
+    """What became of a node whose parent was committed. ``depth``: when it was made."""
+
+    source: Source
+    depth: int
+    confidence: float
+    chosen: bool
 
 
 class DraftSequence:
@@ -26,6 +38,7 @@ class DraftSequence:
     answered: all nodes below the root that are likely enough are found.
     announced: the verifier was told so.
     open: options that are no nodes yet.
+    width: different guesses of the model at one place.
     kept: gives what there is at a time of the tenant's finished requests.
     """
 
@@ -36,8 +49,10 @@ class DraftSequence:
         target: ModelInfo,
         limits: Limits,
         service: Calibration,
+        width: int = WIDTH,
         kept: Callable[[], KeptText | None] = lambda: None,
     ) -> None:
+        self.width = width
         self.key: Key = (stream, opened.seq_id)
         self.opened = opened
         self.tokens = [*opened.prompt, *opened.committed]
@@ -58,10 +73,17 @@ class DraftSequence:
         self._suffixes = (
             SuffixSource(self.tokens, self.tree, self.calibration, kept) if wants_suffix else None
         )
+        self._made_at: dict[int, int] = {}  # depth at which each node was made
+        self._judged: list[Judged] = []
         self._changed = [self.tree.root_id]  # places whose options are not in `open` yet
         self._unsent: list[int] = []
         self._context_length = target.context_length
         self._ends = opened.params.ends(target.eos_token_ids)
+
+    @property
+    def home(self) -> tuple[int, int]:
+        """Stream and verify worker whose steps wait for its guesses."""
+        return self.key[0], self.opened.verify_worker
 
     @property
     def remaining(self) -> int:
@@ -116,6 +138,11 @@ class DraftSequence:
         changed, self._changed = self._changed, []
         return changed
 
+    def take_judged(self) -> list[Judged]:
+        """What became of nodes whose parents were committed, since the last call."""
+        judged, self._judged = self._judged, []
+        return judged
+
     def open_options(self, parent_id: int, min_survival: float) -> list[Option]:
         """Guesses for what follows the root or a node; the suffix cache is asked once."""
         if self.is_end(parent_id):
@@ -131,6 +158,7 @@ class DraftSequence:
         if self.tree.add(parent_id, option.token, confidence, source) is not Added.NEW:
             return None
         node_id = child_id(parent_id, option.token)
+        self._made_at[node_id] = self.tree.depth(node_id)
         self._unsent.append(node_id)
         self._changed.append(node_id)
         if self._suffixes is not None and option.trail is not None:
@@ -183,18 +211,30 @@ class DraftSequence:
         parent_id = self.tree.root_id
         path: list[int] = []
         guessed = 0
-        for token in tokens:
+        for depth, token in enumerate(tokens, start=1):
+            self._judge(parent_id, token)
             for option in self.options.get(parent_id, ()):
-                self.calibration.observe(option.bucket, option.token == token)
+                made_at = self._made_at.get(child_id(parent_id, option.token), depth)
+                self.calibration.observe(option.bucket, option.token == token, made_at)
                 guessed += option.token == token and option.trail is not None
             parent_id = child_id(parent_id, token)
             path.append(parent_id)
         return path, guessed
 
+    def _judge(self, parent_id: int, token: int) -> None:
+        """The target has chosen ``token``: note what that makes of the nodes below the place."""
+        if parent_id not in self.tree:
+            return
+        for child in self.tree.children(parent_id):
+            node = self.tree.nodes[child]
+            chosen = node.token == token
+            self._judged.append(Judged(node.source, self._made_at[child], node.confidence, chosen))
+
     def _forget(self) -> None:
         """Drop what belongs to nodes that are gone."""
         alive = self.tree.nodes.keys() | {self.tree.root_id}
         self.options = {node: self.options[node] for node in self.options if node in alive}
+        self._made_at = {node: self._made_at[node] for node in self.tree.nodes}
         self.evaluated &= alive
         if self._suffixes is not None:
             self._suffixes.forget(alive)

@@ -236,4 +236,4 @@ def _encode(answer: Answer) -> pb.ProposeResponse:
     blocks = tuple(
         NodeBlock(worker, encode_nodes(batch)) for worker, batch in answer.content.batches.items()
     )
-    return encode_response(NodeBlocks(blocks, answer.content.timings))
+    return encode_response(NodeBlocks(blocks, answer.content.timings, answer.content.outcomes))

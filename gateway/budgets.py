@@ -8,6 +8,7 @@ from dataclasses import replace
 from foredraft.config import GatewayConfig
 from foredraft.params import Schedule, Speculation
 from foredraft.policy.balance import Way
+from foredraft.policy.pace import Prices
 from foredraft.wire.messages import (
     Commit,
     DraftBudget,
@@ -17,11 +18,12 @@ from foredraft.wire.messages import (
 )
 from gateway.balancer import Balancer
 from gateway.draft_pool import DraftPool
+from gateway.pricing import Pricing
 from gateway.relay_meter import RelayMeter
 from gateway.request import Request
 from gateway.verify_pool import VerifyPool
 
-# A guess that is less likely than this is not worth a row of the target's batch.
+# Where nobody waits for guesses: one that is less likely is not worth a row of the target's batch.
 _MIN_SURVIVAL = 0.05
 # While the target verifies, the drafter goes on with what is likely enough to come next.
 _AHEAD_SURVIVAL = 0.01
@@ -35,6 +37,7 @@ _SCHEDULES = {
     Way.SERIAL: Schedule.SERIAL,
     Way.PLAIN: Schedule.FREE,
 }
+_WAITING = {Way.HELD, Way.SERIAL}  # in which time for drafting is time that the target loses
 _FIXED_WAYS = {schedule: way for way, schedule in _SCHEDULES.items() if way is not Way.PLAIN}
 
 
@@ -50,10 +53,12 @@ class Budgets:
         self._meter = meter
         self._balancers: dict[int, Balancer] = {}  # by verify worker that is up
         self._ways: dict[int, Way] = {}
+        self._pricings: dict[int, Pricing] = {}
         self._drafters: dict[int, DraftBudget] = {}  # what each may do where guesses are wanted
 
     def verify_up(self, worker: int) -> None:
         self._ways[worker] = Way.HELD
+        self._pricings[worker] = Pricing()
         if self._config.speculation is Speculation.OFF:
             self._ways[worker] = Way.PLAIN
         elif self._config.schedule is Schedule.AUTO:
@@ -64,6 +69,7 @@ class Budgets:
 
     def verify_down(self, worker: int) -> None:
         self._ways.pop(worker, None)
+        self._pricings.pop(worker, None)
         self._balancers.pop(worker, None)
 
     def draft_up(self, worker: int, identity: WorkerIdentity) -> None:
@@ -84,11 +90,26 @@ class Budgets:
         self, worker: int, step: StepResult, committed: Sequence[tuple[Request, Commit]]
     ) -> None:
         """A worker has made a step; what it brought may change how the next ones are run."""
-        balancer = self._balancers.get(worker)
-        if balancer is None or not self._drafters:
+        if not self._drafters:
             return
+        timings, pricing = step.timings, self._pricings[worker]
+        tokens = sum(len(commit.tokens) for _, commit in committed)
+        pricing.stepped(tokens, len(committed), timings.period_us / 1000, timings.row_us / 1000)
+        way = self._next_way(worker, step, committed)
+        if way is not self._ways[worker]:
+            self._ways[worker] = way
+            self._tell_all()
+        elif way in _WAITING and pricing.moved:
+            self._tell_drafters()
+
+    def _next_way(
+        self, worker: int, step: StepResult, committed: Sequence[tuple[Request, Commit]]
+    ) -> Way:
+        balancer = self._balancers.get(worker)
+        if balancer is None:
+            return self._ways[worker]
         speculating = [c for r, c in committed if r.plan.speculation is not Speculation.OFF]
-        way = balancer.stepped(
+        return balancer.stepped(
             sequences=len(committed),
             speculating=len(speculating),
             tokens=sum(len(commit.tokens) for commit in speculating),
@@ -96,9 +117,6 @@ class Budgets:
             period_ms=step.timings.period_us / 1000,
             pass_ms=step.timings.forward_us / 1000,
         )
-        if way is not self._ways[worker]:
-            self._ways[worker] = way
-            self._tell_all()
 
     def _tell_all(self) -> None:
         for worker, way in self._ways.items():
@@ -110,10 +128,24 @@ class Budgets:
             )
             self._verify.send_budget(worker, budget)
             self._meter.decided(worker, way, budget)
+        self._tell_drafters()
+
+    def _tell_drafters(self) -> None:
+        prices = [self._prices(worker) for worker in range(max(self._ways, default=-1) + 1)]
+        per_ms = tuple(price.tokens_per_ms for price in prices)
+        per_row = tuple(price.tokens_per_row for price in prices)
+        for worker in self._ways:
+            self._meter.priced(worker, prices[worker])
         for worker, full in self._drafters.items():
-            draft_budget = self._needed(full)
+            draft_budget = replace(self._needed(full), tokens_per_ms=per_ms, tokens_per_row=per_row)
             self._draft.send_budget(worker, draft_budget)
             self._meter.draft_decided(worker, draft_budget)
+
+    def _prices(self, worker: int) -> Prices:
+        """None where no step waits for guesses, or no such worker is there."""
+        if self._ways.get(worker) not in _WAITING:
+            return Prices()
+        return self._pricings[worker].tell()
 
     def _max_hold_us(self, way: Way) -> int:
         if way is not Way.SERIAL:

@@ -19,9 +19,7 @@ from foredraft.wire.messages import (
     Commit,
     Commits,
     DraftBudget,
-    DraftTimings,
     Nack,
-    NodeBlock,
     NodeBlocks,
     OpenSequences,
     SequenceError,
@@ -44,7 +42,7 @@ class DraftEvents(Protocol):
 
     def draft_down(self, worker: int) -> None: ...
 
-    def guesses_came(self, blocks: tuple[NodeBlock, ...], timings: DraftTimings) -> None: ...
+    def guesses_came(self, message: NodeBlocks) -> None: ...
 
     def target(self) -> WorkerIdentity: ...
 
@@ -126,8 +124,8 @@ class DraftLink(Link[DraftMessage, Response]):
 
     def _receive(self, message: Response) -> None:
         match message:
-            case NodeBlocks(blocks, timings):
-                self._events.guesses_came(blocks, timings)
+            case NodeBlocks():
+                self._events.guesses_came(message)
             case Nack(errors):
                 for error in errors:
                     self._lost(error)

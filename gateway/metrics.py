@@ -73,6 +73,7 @@ class Metrics:
             "foredraft_workers_up", "Workers that are connected and serve", ["kind"]
         )
         self._add_steps()
+        self._add_guesses()
         self._add_decisions()
 
     def _add_steps(self) -> None:
@@ -94,6 +95,28 @@ class Metrics:
         )
         self.draft_passes = self._counter("foredraft_draft_passes", "Passes of draft models")
 
+    def _add_guesses(self) -> None:
+        """Predicted beside real acceptance, of guesses whose parents were committed."""
+        self.guesses = self._counter(
+            "foredraft_draft_guesses",
+            "Guesses that were judged, by the lower end of their tenth of confidence",
+            ["source", "bin"],
+        )
+        self.predicted = self._counter(
+            "foredraft_draft_predicted", "Sum of their confidences", ["source", "bin"]
+        )
+        self.right = self._counter(
+            "foredraft_draft_accepted", "Those that were committed", ["source", "bin"]
+        )
+        self.depth_guesses = self._counter(
+            "foredraft_draft_depth_guesses",
+            "Guesses that were judged, by the depth at which they were made",
+            ["source", "depth"],
+        )
+        self.depth_right = self._counter(
+            "foredraft_draft_depth_accepted", "Those that were committed", ["source", "depth"]
+        )
+
     def _add_decisions(self) -> None:
         """What the gateway tells the workers to do."""
         self.way = self._gauge(
@@ -108,6 +131,14 @@ class Metrics:
         self.max_hold = self._gauge(
             "foredraft_budget_max_hold_seconds",
             "Longest time for which a step may be held",
+            ["worker"],
+        )
+        self.tokens_per_ms = self._gauge(
+            "foredraft_tokens_per_ms", "What a millisecond of waiting for guesses costs", ["worker"]
+        )
+        self.tokens_per_row = self._gauge(
+            "foredraft_tokens_per_row",
+            "What a guess must bring where steps wait for guesses",
             ["worker"],
         )
         self.draft_max_nodes = self._gauge(

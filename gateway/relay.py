@@ -18,8 +18,7 @@ from foredraft.params import Speculation
 from foredraft.wire.errors import RETRY_SECONDS, Failed, Unavailable, code_from_number
 from foredraft.wire.messages import (
     Commit,
-    DraftTimings,
-    NodeBlock,
+    NodeBlocks,
     SequenceError,
     StepResult,
     WorkerIdentity,
@@ -173,10 +172,11 @@ class Relay:
             self._draft.open(self._live[seq_id])
         self._budgets.draft_down(worker)
 
-    def guesses_came(self, blocks: tuple[NodeBlock, ...], timings: DraftTimings) -> None:
-        for block in blocks:
+    def guesses_came(self, message: NodeBlocks) -> None:
+        for block in message.blocks:
             self._verify.send_guesses(block.verify_worker, block.nodes)
-        self._meter.drafted(timings)
+        self._meter.drafted(message.timings)
+        self._meter.judged(message.outcomes)
 
     def _resume(self, requests: Iterable[Request]) -> None:
         """Open sequences again, as their journals stand, at workers that are up."""

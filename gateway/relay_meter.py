@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import Gauge
 
 from foredraft.policy.balance import Way
+from foredraft.policy.pace import Prices
 from foredraft.wire.messages import (
+    OUTCOME_BINS,
     DraftBudget,
     DraftTimings,
+    GuessOutcomes,
     StepResult,
     VerifyBudget,
     WorkerIdentity,
@@ -48,7 +51,13 @@ class RelayMeter:
         self._metrics.free_kv_blocks.remove(worker)
         for way in Way:
             self._metrics.way.remove(worker, way.value)
-        for gauge in (self._metrics.drafting, self._metrics.max_nodes, self._metrics.max_hold):
+        for gauge in (
+            self._metrics.drafting,
+            self._metrics.max_nodes,
+            self._metrics.max_hold,
+            self._metrics.tokens_per_ms,
+            self._metrics.tokens_per_row,
+        ):
             gauge.remove(worker)
 
     def stepped(self, worker: int, step: StepResult) -> None:
@@ -67,6 +76,22 @@ class RelayMeter:
         self._suffix.inc(timings.suffix_us * _MICROSECOND)
         self._model.inc(timings.model_us * _MICROSECOND)
         self._metrics.draft_passes.inc(timings.model_passes)
+
+    def judged(self, outcomes: Iterable[GuessOutcomes]) -> None:
+        """What became of guesses since the message before that told it."""
+        metrics = self._metrics
+        for row in outcomes:
+            source, tenth = row.source.name.lower(), row.bin / OUTCOME_BINS
+            metrics.guesses.labels(source, tenth).inc(row.guesses)
+            metrics.predicted.labels(source, tenth).inc(row.predicted)
+            metrics.right.labels(source, tenth).inc(row.accepted)
+            metrics.depth_guesses.labels(source, row.depth).inc(row.guesses)
+            metrics.depth_right.labels(source, row.depth).inc(row.accepted)
+
+    def priced(self, worker: int, prices: Prices) -> None:
+        """What drafters are told of one verify worker's time."""
+        self._metrics.tokens_per_ms.labels(worker).set(prices.tokens_per_ms)
+        self._metrics.tokens_per_row.labels(worker).set(prices.tokens_per_row)
 
     def decided(self, worker: int, way: Way, budget: VerifyBudget) -> None:
         """What one verify worker is told."""

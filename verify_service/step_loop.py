@@ -138,6 +138,7 @@ class StepLoop:
             hold_limit_us=held.limit_us,
             prepare_us=prepare_us,
             period_us=self._end_period(rows, held),
+            row_us=round(self._cost.per_row(rows) * 1000),
         )
         if budget.drafting and budget.max_nodes:
             self._judge(held, outcomes)

@@ -7,7 +7,17 @@ import importlib
 
 from foredraft.cli.options import Subparsers, add_command
 
-_BENCHMARKS = ("compare", "policy", "gateway", "survival", "wire", "perplexity", "tables")
+_BENCHMARKS = (
+    "compare",
+    "drafts",
+    "plots",
+    "policy",
+    "gateway",
+    "survival",
+    "wire",
+    "perplexity",
+    "tables",
+)
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -5,6 +5,10 @@ followed such matches, a model guess by the draft's probability, both by rank am
 A bucket's estimate starts from a prior and follows the share of its guesses that the target chose,
 given that it reached their parent.
 All sequences of a service teach one table; each sequence leans on it until it has its own record.
+
+What a bucket does not know is how deep a guess stands, and that this text is easier or harder than
+others: two shifts of the odds (`odds.py`) follow what the buckets get wrong, one of the service
+for each source and depth, one of the sequence for each source.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from bisect import bisect_right
 from enum import IntEnum
 from typing import NamedTuple
 
-from foredraft.wire.messages import Source
+from foredraft.policy.odds import OddsShift, shifted
+from foredraft.wire.messages import OUTCOME_DEPTHS, Source
 
 MAX_RANK = 2  # later siblings are counted with the third
 
@@ -72,6 +77,12 @@ _LATER_SUFFIX = 0.3  # a later sibling's prior, as a share of the first one's, p
 
 _SERVICE_MEMORY, _SEQUENCE_MEMORY = 256.0, 32.0  # observations that still count
 _PRIOR_WEIGHT, _SERVICE_WEIGHT = 8.0, 4.0  # observations that a starting point is worth
+# Of shifts: outcomes that still count, and what no shift at all is worth (see `OddsShift`).
+_DEPTH_MEMORY, _DEPTH_WEIGHT = 256.0, 4.0
+_TEXT_MEMORY, _TEXT_WEIGHT = 48.0, 2.0
+
+_ANY_LEVEL = -1
+_FIRST_LOOKS = (0.6, 0.1, 0.04)  # how often a draft's best, second and third guess is right
 
 
 class Bucket(NamedTuple):
@@ -92,6 +103,7 @@ _EVIDENCES = len(Evidence)
 _MATCH_LEVELS = len(_MATCH_PRIORS) * _EVIDENCES  # levels behind them are those of edits
 _SUFFIX_BUCKETS = _table(Source.SUFFIX, _MATCH_LEVELS + len(Edit))
 _MODEL_BUCKETS = _table(Source.MODEL, len(_PROBABILITY_PRIORS))
+_LOOK_BUCKETS = [Bucket(Source.MODEL, _ANY_LEVEL, rank) for rank in range(MAX_RANK + 1)]
 
 
 def suffix_bucket(match: int, rank: int, evidence: Evidence = Evidence.FOLLOWED) -> Bucket:
@@ -112,6 +124,8 @@ def model_bucket(probability: float, rank: int) -> Bucket:
 
 def prior(bucket: Bucket) -> float:
     """The estimate before anything was seen."""
+    if bucket.level == _ANY_LEVEL:
+        return _FIRST_LOOKS[bucket.rank]
     if bucket.source is Source.MODEL:
         return _PROBABILITY_PRIORS[bucket.level]
     if bucket.level >= _MATCH_LEVELS:
@@ -144,15 +158,25 @@ class Calibration:
 
     def __init__(self) -> None:
         self._tallies: dict[Bucket, _Tally] = {}
+        self._shifts: dict[tuple[Source, int], OddsShift] = {}
 
     def observe(self, bucket: Bucket, chosen: bool) -> None:
         """Take in whether the target, at the guess's parent, chose the guess."""
         self._tallies.setdefault(bucket, _Tally()).observe(chosen, _SERVICE_MEMORY)
 
     def estimate(self, bucket: Bucket) -> float:
+        """Share of such guesses that is chosen, whatever their depth."""
         tally = self._tallies.get(bucket)
         start = prior(bucket)
         return start if tally is None else tally.blend(start, _PRIOR_WEIGHT)
+
+    def shift(self, source: Source, depth: int) -> OddsShift:
+        """What guesses at that depth have beyond their buckets."""
+        key = source, min(depth, OUTCOME_DEPTHS)
+        shift = self._shifts.get(key)
+        if shift is None:
+            shift = self._shifts[key] = OddsShift(_DEPTH_MEMORY, _DEPTH_WEIGHT)
+        return shift
 
 
 class SequenceCalibration:
@@ -165,19 +189,45 @@ class SequenceCalibration:
     def __init__(self, service: Calibration) -> None:
         self._service = service
         self._tallies: dict[Bucket, _Tally] = {}
-        self._told: dict[Bucket, float] = {}
+        self._shifts = {source: OddsShift(_TEXT_MEMORY, _TEXT_WEIGHT) for source in Source}
+        self._told: dict[tuple[Bucket, int], float] = {}
+        self._looks: tuple[float, ...] = ()
 
-    def observe(self, bucket: Bucket, chosen: bool) -> None:
-        self._service.observe(bucket, chosen)
-        self._tallies.setdefault(bucket, _Tally()).observe(chosen, _SEQUENCE_MEMORY)
+    def observe(self, bucket: Bucket, chosen: bool, depth: int = 1) -> None:
+        """Take in what became of a guess ``depth`` below the root of its time."""
+        estimate = self._estimate(bucket, depth)
+        self._service.shift(bucket.source, depth).observe(estimate, chosen)
+        self._shifts[bucket.source].observe(estimate, chosen)
+        self._count(bucket, chosen)
+        if bucket.source is Source.MODEL:
+            self._count(_LOOK_BUCKETS[bucket.rank], chosen)
+            self._looks = ()
         self._told.clear()
 
-    def estimate(self, bucket: Bucket) -> float:
+    def estimate(self, bucket: Bucket, depth: int = 1) -> float:
         """Probability in (0, 1) that the target chooses such a guess, its parent given."""
-        told = self._told.get(bucket)
+        key = bucket, min(depth, OUTCOME_DEPTHS)
+        told = self._told.get(key)
         if told is None:
-            told = self._told[bucket] = self._blended(bucket)
+            told = self._told[key] = self._estimate(bucket, depth)
         return told
+
+    def looks(self) -> tuple[float, ...]:
+        """How often the target's choice is the draft model's best guess, its second, its third.
+
+        That is what is known of a place before the model has looked at it.
+        """
+        if not self._looks:
+            self._looks = tuple(self._blended(bucket) for bucket in _LOOK_BUCKETS)
+        return self._looks
+
+    def _count(self, bucket: Bucket, chosen: bool) -> None:
+        self._service.observe(bucket, chosen)
+        self._tallies.setdefault(bucket, _Tally()).observe(chosen, _SEQUENCE_MEMORY)
+
+    def _estimate(self, bucket: Bucket, depth: int) -> float:
+        depth_shift = self._service.shift(bucket.source, depth).value
+        return shifted(self._blended(bucket), depth_shift + self._shifts[bucket.source].value)
 
     def _blended(self, bucket: Bucket) -> float:
         start = self._service.estimate(bucket)

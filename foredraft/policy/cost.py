@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from foredraft.policy.trend import Trend
 
 _MEMORY = 0.1  # weight of the newest hold
+_NEXT_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,13 @@ class StepCost:
         profiled = self._profiled(rows)
         beyond = self.beyond.y + max(0.0, self.beyond.slope) * (rows - self.beyond.x)
         return max(profiled + beyond, 0.5 * profiled) + self.held_ms
+
+    def per_row(self, rows: int) -> float:
+        """Milliseconds that one more row adds to a step of so many, on average over the next few.
+
+        Over the next few, because products are padded: single rows are free or dear by turns.
+        """
+        return max(0.0, self(rows + _NEXT_ROWS) - self(rows)) / _NEXT_ROWS
 
     def _profiled(self, rows: int) -> float:
         if rows <= self.rows[0] or len(self.rows) == 1:

@@ -64,16 +64,20 @@ class Commits(_message.Message):
     def __init__(self, seq_ids: _Optional[_Iterable[int]] = ..., incarnations: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., accepted_counts: _Optional[_Iterable[int]] = ..., orphan_counts: _Optional[_Iterable[int]] = ..., orphan_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DraftBudget(_message.Message):
-    __slots__ = ("max_nodes_per_sequence", "max_depth", "min_survival", "ahead_survival")
+    __slots__ = ("max_nodes_per_sequence", "max_depth", "min_survival", "ahead_survival", "tokens_per_ms", "tokens_per_row")
     MAX_NODES_PER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     MIN_SURVIVAL_FIELD_NUMBER: _ClassVar[int]
     AHEAD_SURVIVAL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_MS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_ROW_FIELD_NUMBER: _ClassVar[int]
     max_nodes_per_sequence: int
     max_depth: int
     min_survival: float
     ahead_survival: float
-    def __init__(self, max_nodes_per_sequence: _Optional[int] = ..., max_depth: _Optional[int] = ..., min_survival: _Optional[float] = ..., ahead_survival: _Optional[float] = ...) -> None: ...
+    tokens_per_ms: _containers.RepeatedScalarFieldContainer[float]
+    tokens_per_row: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, max_nodes_per_sequence: _Optional[int] = ..., max_depth: _Optional[int] = ..., min_survival: _Optional[float] = ..., ahead_survival: _Optional[float] = ..., tokens_per_ms: _Optional[_Iterable[float]] = ..., tokens_per_row: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ProposeResponse(_message.Message):
     __slots__ = ("nodes", "nack")
@@ -84,12 +88,14 @@ class ProposeResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Union[NodeBlocks, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ...) -> None: ...
 
 class NodeBlocks(_message.Message):
-    __slots__ = ("blocks", "timings")
+    __slots__ = ("blocks", "timings", "outcomes")
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     blocks: _containers.RepeatedCompositeFieldContainer[NodeBlock]
     timings: DraftTimings
-    def __init__(self, blocks: _Optional[_Iterable[_Union[NodeBlock, _Mapping]]] = ..., timings: _Optional[_Union[DraftTimings, _Mapping]] = ...) -> None: ...
+    outcomes: GuessOutcomes
+    def __init__(self, blocks: _Optional[_Iterable[_Union[NodeBlock, _Mapping]]] = ..., timings: _Optional[_Union[DraftTimings, _Mapping]] = ..., outcomes: _Optional[_Union[GuessOutcomes, _Mapping]] = ...) -> None: ...
 
 class NodeBlock(_message.Message):
     __slots__ = ("verify_worker", "nodes")
@@ -104,6 +110,22 @@ class Nack(_message.Message):
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     errors: _containers.RepeatedCompositeFieldContainer[_common_pb2.SequenceError]
     def __init__(self, errors: _Optional[_Iterable[_Union[_common_pb2.SequenceError, _Mapping]]] = ...) -> None: ...
+
+class GuessOutcomes(_message.Message):
+    __slots__ = ("sources", "depths", "bins", "guesses", "predicted", "accepted")
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    DEPTHS_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    GUESSES_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    sources: _containers.RepeatedScalarFieldContainer[_common_pb2.Source]
+    depths: _containers.RepeatedScalarFieldContainer[int]
+    bins: _containers.RepeatedScalarFieldContainer[int]
+    guesses: _containers.RepeatedScalarFieldContainer[int]
+    predicted: _containers.RepeatedScalarFieldContainer[float]
+    accepted: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sources: _Optional[_Iterable[_Union[_common_pb2.Source, str]]] = ..., depths: _Optional[_Iterable[int]] = ..., bins: _Optional[_Iterable[int]] = ..., guesses: _Optional[_Iterable[int]] = ..., predicted: _Optional[_Iterable[float]] = ..., accepted: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DraftTimings(_message.Message):
     __slots__ = ("suffix_us", "model_us", "model_passes")

@@ -148,7 +148,7 @@ class PromptLogprobs(_message.Message):
     def __init__(self, seq_id: _Optional[int] = ..., chosen: _Optional[_Iterable[float]] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepTimings(_message.Message):
-    __slots__ = ("held_us", "prepare_us", "forward_us", "sample_us", "commit_us", "hold_limit_us", "period_us")
+    __slots__ = ("held_us", "prepare_us", "forward_us", "sample_us", "commit_us", "hold_limit_us", "period_us", "row_us")
     HELD_US_FIELD_NUMBER: _ClassVar[int]
     PREPARE_US_FIELD_NUMBER: _ClassVar[int]
     FORWARD_US_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +156,7 @@ class StepTimings(_message.Message):
     COMMIT_US_FIELD_NUMBER: _ClassVar[int]
     HOLD_LIMIT_US_FIELD_NUMBER: _ClassVar[int]
     PERIOD_US_FIELD_NUMBER: _ClassVar[int]
+    ROW_US_FIELD_NUMBER: _ClassVar[int]
     held_us: int
     prepare_us: int
     forward_us: int
@@ -163,4 +164,5 @@ class StepTimings(_message.Message):
     commit_us: int
     hold_limit_us: int
     period_us: int
-    def __init__(self, held_us: _Optional[int] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., commit_us: _Optional[int] = ..., hold_limit_us: _Optional[int] = ..., period_us: _Optional[int] = ...) -> None: ...
+    row_us: int
+    def __init__(self, held_us: _Optional[int] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., commit_us: _Optional[int] = ..., hold_limit_us: _Optional[int] = ..., period_us: _Optional[int] = ..., row_us: _Optional[int] = ...) -> None: ...

@@ -12,6 +12,8 @@ from enum import IntEnum
 from foredraft.params import FinishReason, SamplingParams, Schedule, Speculation
 
 PROTOCOL_VERSION = 1
+OUTCOME_DEPTHS = 8  # guesses that were made deeper count with the deepest
+OUTCOME_BINS = 10  # of equal width, of confidence
 
 
 class Source(IntEnum):
@@ -167,6 +169,7 @@ class StepTimings:
     commit_us: int = 0
     hold_limit_us: int = 0
     period_us: int = 0
+    row_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,8 @@ class DraftBudget:
     max_depth: int
     min_survival: float
     ahead_survival: float = 0.0
+    tokens_per_ms: tuple[float, ...] = ()
+    tokens_per_row: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +205,18 @@ class DraftTimings:
     suffix_us: int = 0
     model_us: int = 0
     model_passes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GuessOutcomes:
+    """What became of guesses of one source, depth and tenth of confidence."""
+
+    source: Source
+    depth: int
+    bin: int
+    guesses: int
+    predicted: float
+    accepted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +229,7 @@ class NodeBlock:
 class NodeBlocks:
     blocks: tuple[NodeBlock, ...]
     timings: DraftTimings = field(default_factory=DraftTimings)
+    outcomes: tuple[GuessOutcomes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

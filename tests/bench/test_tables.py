@@ -121,3 +121,27 @@ def test_what_survived_is_told_with_its_times(tmp_path: Path) -> None:
         "| 600 requests given up at random stages | all is free again after 1.25 s (2.50 s) |"
         in text
     )
+
+
+def test_drafts_are_listed_by_group_of_answers(tmp_path: Path) -> None:
+    def cell(group: str, draft: str, nodes: int, found: float) -> dict[str, Any]:
+        place = {"workload": "code_edit", "group": group, "temperature": 0.0}
+        return place | {"draft": draft, "nodes": nodes, "tokens_per_step": found}
+
+    report = {
+        "benchmark": "drafts",
+        "command": "foredraft bench drafts",
+        "machine": {"processor": "some processor", "cores": 2},
+        "versions": {"torch": "2.13"},
+        "answers": "reference",
+        "cells": [
+            cell("fix", "suffix", 8, 5.334),
+            cell("fix", "suffix", 24, 8.165),
+            cell("fix", "tree", 8, 4.0),
+            cell("rename", "suffix", 8, 7.0),
+        ],
+    }
+    text = tables(tmp_path, report)
+    told = "suffix 5.33 / 8.16 tokens/step (8 / 24 nodes); tree 4.00 tokens/step (8 nodes)"
+    assert f"| reference answers, code_edit fix, T = 0 | {told} |" in text
+    assert text.count("| reference answers") == 2

@@ -14,9 +14,9 @@ from support.tiny_models import EOS, make_tiny_llama
 from support.verify_driver import VerifyDriver
 
 from draft_service.drafter import Drafter
-from draft_service.expansion import Evaluation
 from draft_service.identity import read_target
 from draft_service.model_drafter import ModelDrafter
+from draft_service.model_pass import Evaluation
 from draft_service.sequence import DraftSequence
 from foredraft.config import EngineConfig
 from foredraft.engine.runner import ModelRunner

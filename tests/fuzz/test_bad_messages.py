@@ -179,6 +179,14 @@ DRAFT: dict[str, tuple[draft_pb2.ProposeRequest, Answer]] = {
     "commit of id 2^31": (commit(len(PROMPT), (2**31,)), ends("tokens")),
     "survival NaN": (draft.encode_request(DraftBudget(8, 4, float("nan"))), ends("min_survival")),
     "survival -1": (draft.encode_request(DraftBudget(8, 4, -1.0)), ends("min_survival")),
+    "price NaN": (
+        draft.encode_request(DraftBudget(8, 4, 0.1, tokens_per_ms=(0.0, float("nan")))),
+        ends("tokens_per_ms"),
+    ),
+    "price -1": (
+        draft.encode_request(DraftBudget(8, 4, 0.1, tokens_per_row=(-1.0,))),
+        ends("tokens_per_row"),
+    ),
     "commit after a gap": (commit(len(PROMPT) + 3, (5,)), refused("continue", LOST)),
     "commit far away": (commit(2**32 - 1, (5,)), refused("continue", LOST)),
     "commit that contradicts": (commit(len(PROMPT) - 1, (99, 5)), refused("continue", LOST)),

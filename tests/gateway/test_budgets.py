@@ -41,7 +41,8 @@ class Target:
         opened = self.verify.opened[0]
         commit = Commit(opened.seq_id, opened.incarnation, self.position, TOKENS)
         plain = self.verify.budgets[-1].max_nodes == 0
-        timings = StepTimings(forward_us=1_000, period_us=10_000 if plain else 20_000)
+        period_us = 10_000 if plain else 20_000
+        timings = StepTimings(forward_us=1_000, period_us=period_us, row_us=500)
         self.verify.say(StepResult(self.steps, (commit,), timings, free_blocks=1))
         self.position += len(TOKENS)
         self.steps += 1
@@ -88,6 +89,33 @@ async def test_guessing_ends_where_it_does_not_pay_and_is_tried_again(
         Schedule.FREE,
         Schedule.SERIAL,
     }
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("schedule", [Schedule.HELD, Schedule.FREE])
+async def test_drafters_are_told_what_time_is_worth_where_steps_wait(model, known, schedule):
+    verify, draft = FakeVerify(known), FakeDraft(known)
+    async with (
+        worker(verify, "127.0.0.1:0") as verify_at,
+        worker(draft, "127.0.0.1:0") as draft_at,
+        gateway(model, verify_at, draft_at, schedule=schedule) as running,
+        AsyncClient(running.address) as client,
+    ):
+        await until(lambda: draft.budgets)
+        assert sum(draft.budgets[-1].tokens_per_ms) == 0.0
+        asking = asyncio.create_task(client.generate("hello", max_tokens=200_000))
+        await until(lambda: verify.live and draft.live)
+        target = Target(verify)
+        for _ in range(100):
+            await target.step()
+        await until(lambda: sum(len(commit.tokens) for commit in draft.commits) >= 400)
+        asking.cancel()
+    told = [budget.tokens_per_ms[0] for budget in draft.budgets if any(budget.tokens_per_ms)]
+    if schedule is Schedule.FREE:
+        assert told == []
+    else:  # 4 tokens in 20 ms, and a row takes 0.5 ms
+        assert told == [pytest.approx(0.2)]
+        assert draft.budgets[-1].tokens_per_row == (pytest.approx(0.1),)
 
 
 @pytest.mark.asyncio

@@ -56,3 +56,10 @@ def test_a_profile_of_a_busy_start_never_makes_steps_free() -> None:
     for _ in range(100):
         cost = cost.observed(1, 0.1)
     assert cost(1) == pytest.approx(9.0)
+
+
+def test_one_row_more_costs_what_the_next_few_add() -> None:
+    cost = StepCost.from_profile([(1, 10.0), (2, 18.0), (16, 18.0), (32, 34.0)])
+    assert cost.per_row(1) == 1.0  # the second row is dear, those after it are free
+    assert cost.per_row(2) == 0.0
+    assert cost.per_row(16) == 1.0

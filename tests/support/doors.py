@@ -135,6 +135,7 @@ async def draft_door(directory: Path, model: Path) -> AsyncIterator[Door]:
             "streams": len(made[0]._outboxes),
             "sequences": len(drafter),
             "budgets": len(drafter._budgets),
+            "outcomes": len(drafter._outcomes),
             "work": int(drafter.busy),
         }
 

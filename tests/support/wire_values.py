@@ -145,15 +145,30 @@ STEP = st.builds(
     m.StepResult,
     step=U64,
     commits=commit_lists(whole=True),
-    timings=st.builds(m.StepTimings, U32, U32, U32, U32, U32, U32, U32),
+    timings=st.builds(m.StepTimings, U32, U32, U32, U32, U32, U32, U32, U32),
     free_blocks=U32,
     promised=number(0.0, 64.0),
 )
 VERIFY_BUDGET = st.builds(m.VerifyBudget, U32, U32, st.booleans(), st.sampled_from(m.Schedule))
-DRAFT_BUDGET = st.builds(m.DraftBudget, U32, U32, number(0.0, 1.0))
+PRICES = tuples(number(0.0, 100.0))
+DRAFT_BUDGET = st.builds(
+    m.DraftBudget, U32, U32, number(0.0, 1.0), number(0.0, 1.0), PRICES, PRICES
+)
 COMMITS = st.builds(m.Commits, commit_lists(whole=False))
+OUTCOMES = st.integers(0, 1000).flatmap(
+    lambda guesses: st.builds(
+        m.GuessOutcomes,
+        source=st.sampled_from(m.Source),
+        depth=st.integers(1, m.OUTCOME_DEPTHS),
+        bin=st.integers(0, m.OUTCOME_BINS - 1),
+        guesses=st.just(guesses),
+        predicted=number(0.0, float(guesses)),
+        accepted=st.integers(0, guesses),
+    )
+)
 NODE_BLOCKS = st.builds(
     m.NodeBlocks,
     tuples(st.builds(m.NodeBlock, SMALL, st.binary(max_size=8))),
     st.builds(m.DraftTimings, U32, U32, U32),
+    tuples(OUTCOMES),
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
+from math import inf
 
 from foredraft.v1 import draft_pb2 as pb
 from foredraft.wire.codec.common import (
     check_rows,
     check_total,
     decode_closes,
+    decode_enum,
     decode_errors,
     decode_opens,
     decode_tokens,
@@ -21,16 +24,20 @@ from foredraft.wire.codec.common import (
 )
 from foredraft.wire.errors import BadMessage
 from foredraft.wire.messages import (
+    OUTCOME_BINS,
+    OUTCOME_DEPTHS,
     CloseSequences,
     Commit,
     Commits,
     DraftBudget,
     DraftTimings,
+    GuessOutcomes,
     Nack,
     NodeBlock,
     NodeBlocks,
     OpenSequences,
     SequenceError,
+    Source,
     WorkerIdentity,
 )
 
@@ -59,6 +66,8 @@ def encode_request(request: Request) -> pb.ProposeRequest:
                 max_depth=request.max_depth,
                 min_survival=request.min_survival,
                 ahead_survival=request.ahead_survival,
+                tokens_per_ms=request.tokens_per_ms,
+                tokens_per_row=request.tokens_per_row,
             )
             return pb.ProposeRequest(budget=budget)
         case CloseSequences(sequences):
@@ -87,7 +96,7 @@ def decode_request(wire: pb.ProposeRequest) -> tuple[Request, tuple[SequenceErro
 
 def encode_response(response: Response) -> pb.ProposeResponse:
     match response:
-        case NodeBlocks(blocks, timings):
+        case NodeBlocks(blocks, timings, outcomes):
             wire = pb.NodeBlocks(
                 blocks=[
                     pb.NodeBlock(verify_worker=block.verify_worker, nodes=block.nodes)
@@ -98,6 +107,7 @@ def encode_response(response: Response) -> pb.ProposeResponse:
                     model_us=timings.model_us,
                     model_passes=timings.model_passes,
                 ),
+                outcomes=_encode_outcomes(outcomes),
             )
             return pb.ProposeResponse(nodes=wire)
         case Nack(errors):
@@ -113,7 +123,9 @@ def decode_response(wire: pb.ProposeResponse) -> Response:
             )
             timings = wire.nodes.timings
             return NodeBlocks(
-                blocks, DraftTimings(timings.suffix_us, timings.model_us, timings.model_passes)
+                blocks,
+                DraftTimings(timings.suffix_us, timings.model_us, timings.model_passes),
+                _decode_outcomes(wire.nodes.outcomes),
             )
         case "nack":
             return Nack(decode_errors(wire.nack.errors))
@@ -168,6 +180,50 @@ def _decode_budget(wire: pb.DraftBudget) -> DraftBudget:
     for name in ("min_survival", "ahead_survival"):
         if not 0.0 <= getattr(wire, name) <= 1.0:
             raise BadMessage(name, "a number from 0 to 1")
+    tokens_per_ms, tokens_per_row = tuple(wire.tokens_per_ms), tuple(wire.tokens_per_row)
+    for name, prices in (("tokens_per_ms", tokens_per_ms), ("tokens_per_row", tokens_per_row)):
+        if not all(0.0 <= price < inf for price in prices):
+            raise BadMessage(name, "numbers of at least 0")
     return DraftBudget(
-        wire.max_nodes_per_sequence, wire.max_depth, wire.min_survival, wire.ahead_survival
+        wire.max_nodes_per_sequence,
+        wire.max_depth,
+        wire.min_survival,
+        wire.ahead_survival,
+        tokens_per_ms,
+        tokens_per_row,
     )
+
+
+def _encode_outcomes(outcomes: Sequence[GuessOutcomes]) -> pb.GuessOutcomes:
+    return pb.GuessOutcomes(
+        sources=[int(row.source) for row in outcomes],  # type: ignore[misc]
+        depths=[row.depth for row in outcomes],
+        bins=[row.bin for row in outcomes],
+        guesses=[row.guesses for row in outcomes],
+        predicted=[row.predicted for row in outcomes],
+        accepted=[row.accepted for row in outcomes],
+    )
+
+
+def _decode_outcomes(wire: pb.GuessOutcomes) -> tuple[GuessOutcomes, ...]:
+    """Raises BadMessage if a row counts more successes than guesses, or is of no known kind."""
+    check_rows(
+        len(wire.sources),
+        depths=wire.depths,
+        bins=wire.bins,
+        guesses=wire.guesses,
+        predicted=wire.predicted,
+        accepted=wire.accepted,
+    )
+    columns = wire.depths, wire.bins, wire.guesses, wire.predicted, wire.accepted
+    sources = (decode_enum("sources", Source, source) for source in wire.sources)
+    rows = tuple([GuessOutcomes(*row) for row in zip(sources, *columns, strict=True)])
+    for row in rows:
+        if not 1 <= row.depth <= OUTCOME_DEPTHS:
+            raise BadMessage("depths", f"from 1 to {OUTCOME_DEPTHS}")
+        if row.bin >= OUTCOME_BINS:
+            raise BadMessage("bins", f"from 0 to {OUTCOME_BINS - 1}")
+        for name in ("predicted", "accepted"):
+            if not 0 <= getattr(row, name) <= row.guesses:
+                raise BadMessage(name, "at least 0 and at most the guesses of its row")
+    return rows

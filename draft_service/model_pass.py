@@ -1,0 +1,124 @@
+"""Which nodes the next pass of the draft model looks at: the best over all sequences.
+
+They are ordered by what a look is expected to gain, and as many are taken as pay for their rows
+(`policy/threshold.py`); a place whose ancestors have no KV yet needs rows for them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from draft_service.expansion import Frontier
+from draft_service.sequence import DraftSequence
+from draft_service.share import Share
+from foredraft.policy.pass_cost import PassCost
+from foredraft.policy.threshold import belongs, look_gain, may_probe, pays
+
+_MOST_ROWS = 64  # of all sequences together
+_MOST_NODES = 16  # of one sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Nodes of one sequence to be run through the draft model, parents before children."""
+
+    sequence: DraftSequence
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPass:
+    """``gain``: tokens that it is expected to add to the target's next step."""
+
+    evaluations: list[Evaluation]
+    rows: int
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Places of one sequence, and what its share says of time and rows."""
+
+    sequence: DraftSequence
+    frontier: Frontier
+    share: Share
+
+
+def plan_pass(waiting: Sequence[Waiting], cost: PassCost, tokens_per_ms: float) -> ModelPass:
+    """The next pass. ``tokens_per_ms``: what the time of those who wait for it is worth."""
+    gains = [_gains(one, priced=tokens_per_ms > 0.0) for one in waiting]
+    ranked = sorted(
+        (-gain, order, node_id)
+        for order, looks in enumerate(gains)
+        for node_id, gain in looks.items()
+    )
+    chosen: dict[int, list[int]] = {}
+    rows, gained = 0, 0.0
+    for _, order, node_id in ranked:
+        sequence, nodes = waiting[order].sequence, chosen.get(order, [])
+        missing = [node for node in _unfed(sequence, node_id) if node not in nodes]
+        more = len(missing)
+        if sequence.tree.root_id in missing:
+            more += sequence.unfed - 1  # committed tokens before the root
+        gain = sum(gains[order].get(node, 0.0) for node in missing)
+        if rows and (
+            rows + more > _MOST_ROWS or not belongs(gain, more, gained, rows, cost, tokens_per_ms)
+        ):
+            continue
+        rows, gained = rows + more, gained + gain
+        chosen[order] = nodes + missing
+    evaluations = [Evaluation(waiting[order].sequence, tuple(n)) for order, n in chosen.items()]
+    return ModelPass(evaluations, rows, gained)
+
+
+def _gains(one: Waiting, *, priced: bool) -> dict[int, float]:
+    """What a look at each of the best places is expected to bring.
+
+    Where nobody waits it is for a later step, which is nearer to the place: no row is too dear.
+    """
+    looks = one.sequence.calibration.looks()
+    per_row = one.share.tokens_per_row if priced else 0.0
+    return {
+        node_id: look_gain(worth, looks, per_row) for worth, node_id in one.frontier[:_MOST_NODES]
+    }
+
+
+def _unfed(sequence: DraftSequence, node_id: int) -> list[int]:
+    """The node and its ancestors without KV, the root included, topmost first."""
+    tree = sequence.tree
+    line = [tree.root_id, *tree.lineage(node_id)]
+    return [node for node in line if node not in sequence.evaluated]
+
+
+class Pacer:
+    """Knows from the passes before what one costs, and says which are made.
+
+    ``clock`` tells seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.cost = PassCost()
+        self._clock = clock
+        self._ended: float | None = None
+
+    def allows(self, planned: ModelPass, tokens_per_ms: float) -> bool:
+        """True if the pass pays, or if there was none for so long that one may be tried."""
+        if self._ended is None or pays(planned.gain, planned.rows, self.cost, tokens_per_ms):
+            return True
+        return may_probe((self._clock() - self._ended) * 1000, self.cost(planned.rows))
+
+    def promises(self, one: Waiting) -> bool:
+        """True if a look at the sequence's best place may be allowed, once its text is read."""
+        gain = max(_gains(one, priced=True).values(), default=0.0)
+        return self.allows(ModelPass([], 1, gain), one.share.tokens_per_ms)
+
+    def made(self, planned: ModelPass, began: float) -> None:
+        """The pass is over, and so is the work that hangs on it."""
+        self._ended = self._clock()
+        self.cost = self.cost.observed(planned.rows, (self._ended - began) * 1000)
+
+
+def price(waiting: Iterable[Waiting]) -> float:
+    """Tokens that a millisecond costs all verify workers that wait, each counted once."""
+    return sum({one.sequence.home: one.share.tokens_per_ms for one in waiting}.values())
