@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from draft_service.model_drafter import ModelDrafter
 
 MIN_SURVIVAL = 0.05  # what a gateway asks of its drafters
+SELF_TUNED = "auto"  # how a threshold is written that costs decide
 STREAM = 0
 MAX_DEPTH = 32  # and what the workers allow, unless told otherwise
 
@@ -45,11 +46,14 @@ DRAFTS = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One way of guessing under one budget of nodes per step and sequence."""
+    """One way of guessing under one budget of nodes per step and sequence.
+
+    min_survival: None: what a pass costs and brings decides.
+    """
 
     draft: Draft
     nodes: int
-    min_survival: float = MIN_SURVIVAL
+    min_survival: float | None = MIN_SURVIVAL
     max_depth: int = MAX_DEPTH
 
     def limits(self, at_once: int) -> Limits:
@@ -60,7 +64,8 @@ class Cell:
 
         Each sequence gets all the nodes of a step: they are played side by side, not served.
         """
-        return DraftBudget(self.nodes * at_once, self.max_depth, self.min_survival)
+        least = MIN_SURVIVAL if self.min_survival is None else self.min_survival
+        return DraftBudget(self.nodes * at_once, self.max_depth, least)
 
     def drafter(self, target: ModelInfo, at_once: int, model: ModelDrafter | None) -> Drafter:
         """A drafter that has seen nothing yet, for ``at_once`` sequences of stream 0."""
@@ -71,7 +76,7 @@ class Cell:
 
 
 def cells_of(
-    drafts: list[Draft], nodes: list[int], min_survival: float, max_depth: int
+    drafts: list[Draft], nodes: list[int], min_survival: float | None, max_depth: int
 ) -> list[Cell]:
     """All combinations; a chain has a length instead of a budget, and is drafted to its end."""
     cells = []

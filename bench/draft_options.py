@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.cells import DRAFTS, MAX_DEPTH, MIN_SURVIVAL
+from bench.cells import DRAFTS, MAX_DEPTH, MIN_SURVIVAL, SELF_TUNED
 from bench.values import names_of
 from bench.workloads import KINDS
 from foredraft.cli.options import DRAFT_NAMES, number_in, positive_int
@@ -40,6 +40,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.live and (args.min_survival, args.max_depth) != (MIN_SURVIVAL, MAX_DEPTH):
         allowed = "left out with --min-survival or --max-depth, which services do not take"
         raise InvalidField("--live", allowed)
+    if None in args.thresholds and args.pass_ms is not None:
+        allowed = f"left out with --thresholds {SELF_TUNED}, which weighs passes as they are"
+        raise InvalidField("--pass-ms", allowed)
     for temperature in args.temperatures:
         check_params(SamplingParams(max_tokens=args.max_tokens, temperature=temperature))
     if args.draft == "none":
@@ -55,6 +58,10 @@ def _workload(text: str) -> tuple[str, Path]:
         allowed = f"NAME=FILE, NAME one of {', '.join(KINDS)}"
         raise argparse.ArgumentTypeError(f"must be {allowed}, not {text!r}")
     return name, Path(file)
+
+
+def _threshold(text: str) -> float | None:
+    return None if text == SELF_TUNED else number_in(_SURVIVAL)(text)
 
 
 def _several(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -112,10 +119,11 @@ def _parser(text: str) -> argparse.ArgumentParser:
     add("--at-once", type=positive_int, default=8, metavar="N", help="answers played together")
     add(
         "--thresholds",
-        type=_several(number_in(_SURVIVAL)),
+        type=_several(_threshold),
         default=[],
         metavar="P,…",
-        help="replay trees with these thresholds, too; steps then verify what pays",
+        help=f"replay trees with these thresholds, too, {SELF_TUNED} being the one that costs "
+        "decide; steps then verify what pays",
     )
     add("--step-ms", type=number_in(_MILLISECONDS), default=40.0, metavar="MS")
     add("--row-ms", type=number_in(_MILLISECONDS), default=1.5, metavar="MS")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from bench.cells import Cell
+from bench.cells import SELF_TUNED, Cell
 from bench.recorded import Place
 from bench.replay import Tally
+from bench.step_model import StepModel
 from foredraft.wire.messages import Source
 
 COLUMNS = {
@@ -30,33 +31,6 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StepModel:
-    """What a step of the target is taken to cost: ``step_ms + row_ms · rows``.
-
-    pass_ms: of the draft model; None: as measured in the replay itself.
-    """
-
-    step_ms: float
-    row_ms: float
-    pass_ms: float | None = None
-
-    def __call__(self, rows: int) -> float:
-        return self.step_ms + self.row_ms * rows
-
-    def total_ms(self, tally: Tally) -> float:
-        """All rounds of a replay: the drafter's passes, then the target's step."""
-        measured = _ratio(tally.later.model_us, tally.later.passes) / 1000
-        pass_ms = measured if self.pass_ms is None else self.pass_ms
-        target_ms = self.step_ms * tally.rounds + self.row_ms * tally.rows
-        return target_ms + pass_ms * tally.later.passes
-
-    def plain_tokens_per_s(self, tally: Tally) -> float:
-        """Without guesses, with as many answers at once as the replay had on average."""
-        at_once = _ratio(tally.steps, tally.rounds)
-        return _ratio(1000 * at_once, self.step_ms + self.row_ms * at_once)
-
-
 def row(place: Place, cell: Cell, tally: Tally, model: StepModel) -> dict[str, Any]:
     """One row of the report."""
     work_us = tally.later.suffix_us + tally.later.model_us
@@ -66,7 +40,7 @@ def row(place: Place, cell: Cell, tally: Tally, model: StepModel) -> dict[str, A
         "draft": cell.draft.name,
         "nodes": cell.nodes,
         "max_depth": cell.max_depth,
-        "min_survival": cell.min_survival,
+        "min_survival": SELF_TUNED if cell.min_survival is None else cell.min_survival,
         "answers": tally.answers,
         "tokens": tally.tokens,
         "steps": tally.steps,
@@ -82,14 +56,26 @@ def row(place: Place, cell: Cell, tally: Tally, model: StepModel) -> dict[str, A
         "opening_ms_per_answer": _ratio(
             (tally.opening.suffix_us + tally.opening.model_us) / 1000, tally.answers
         ),
-        "modelled_tokens_per_s": _ratio(1000 * tally.tokens, model.total_ms(tally)),
-        "modelled_plain_tokens_per_s": model.plain_tokens_per_s(tally),
+        "modelled_tokens_per_s": _ratio(1000 * tally.tokens, _total_ms(tally, model)),
+        "modelled_plain_tokens_per_s": _plain_tokens_per_s(tally, model),
         "sources": {
             source.name.lower(): tally.guesses[source].content()
             for source in Source
             if tally.guesses[source].verified
         },
     }
+
+
+def _total_ms(tally: Tally, model: StepModel) -> float:
+    """All rounds of a replay: the drafter's passes, then the target's step."""
+    target_ms = model.step_ms * tally.rounds + model.row_ms * tally.rows
+    return target_ms + model.passes_ms(tally.later)
+
+
+def _plain_tokens_per_s(tally: Tally, model: StepModel) -> float:
+    """Without guesses, with as many answers at once as the replay had on average."""
+    at_once = _ratio(tally.steps, tally.rounds)
+    return _ratio(1000 * at_once, model.step_ms + model.row_ms * at_once)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] = COLUMNS) -> str:

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from bench.cells import DRAFTS, Cell, cells_of
 from bench.draft_options import read_options
-from bench.draft_report import StepModel, row, table
+from bench.draft_report import row, table
 from bench.live import play_live, record
 from bench.questions import Asker, Settings
 from bench.recorded import AnswerFile, Place, Recorded
 from bench.replay import Cost, Replay
 from bench.report import check_output, write_report
+from bench.step_model import StepModel
 from bench.workloads import Row, find_files, read_rows
 from draft_service.identity import mismatch, read_target
 from foredraft.cli.faults import CommandError
@@ -159,7 +160,9 @@ def _replays(bench: Bench, cells: Sequence[Cell], cost: Cost) -> Iterator[dict[s
     runner = _load_draft(bench) if cells else None
     for (place, answers), cell in itertools.product(bench.answers.items(), cells):
         model = _model(bench, runner, cell)
-        tally = Replay(cell, bench.target, bench.args.at_once, cost, model).play(answers)
+        tally = Replay(cell, bench.target, bench.args.at_once, cost, model, bench.step).play(
+            answers
+        )
         yield row(place, cell, tally, bench.step)
         sys.stderr.write(".")
         sys.stderr.flush()
@@ -200,7 +203,7 @@ def _thresholds(args: argparse.Namespace) -> list[Cell]:
     return [cell for value in args.thresholds for cell in _trees(args, value)]
 
 
-def _trees(args: argparse.Namespace, min_survival: float) -> list[Cell]:
+def _trees(args: argparse.Namespace, min_survival: float | None) -> list[Cell]:
     drafts = [DRAFTS[name] for name in args.drafts if not DRAFTS[name].chain]
     return cells_of(drafts, args.nodes, min_survival, args.max_depth)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.cells import SELF_TUNED
 from foredraft.cli.faults import CommandError
 from foredraft.params import InvalidField
 
@@ -136,20 +137,27 @@ def _mean(bins: Sequence[Row]) -> tuple[float, float] | None:
 
 
 def _draw_thresholds(axes: Axes, rows: Sequence[Row]) -> None:
+    """Fixed ones as a line, the self-tuned one as a dashed level of the same colour."""
     for way, mine in _grouped(rows, _way).items():
-        points = [(row["min_survival"], row["modelled_tokens_per_s"]) for row in mine]
-        _line(axes, sorted(points), way)
-    thresholds = sorted({row["min_survival"] for row in rows})
+        fixed = [row for row in mine if row["min_survival"] != SELF_TUNED]
+        points = [(row["min_survival"], row["modelled_tokens_per_s"]) for row in fixed]
+        colour = _line(axes, sorted(points), way)
+        for row in mine:
+            if row not in fixed:
+                axes.axhline(row["modelled_tokens_per_s"], linestyle="--", color=colour)
+    thresholds = sorted({r["min_survival"] for r in rows if r["min_survival"] != SELF_TUNED})
     axes.set_xscale("symlog", linthresh=0.01)  # 0 is a threshold, too
     axes.set_xticks(thresholds, [f"{value:g}" for value in thresholds])
     axes.minorticks_off()
-    axes.set_xlabel("least survival")
+    axes.set_xlabel("least survival; dashed: self-tuned")
     axes.set_ylabel("tokens/s, modelled")
 
 
-def _line(axes: Axes, points: Iterable[tuple[float, float]], label: str) -> None:
+def _line(axes: Axes, points: Iterable[tuple[float, float]], label: str) -> Any:
+    """Returns its colour."""
     found = list(points)
-    axes.plot([x for x, _ in found], [y for _, y in found], marker=".", label=label)
+    (line,) = axes.plot([x for x, _ in found], [y for _, y in found], marker=".", label=label)
+    return line.get_color()
 
 
 def _panels(

@@ -17,6 +17,7 @@ from bench.cells import STREAM, Cell
 from bench.guess_counts import GuessCounts
 from bench.loops import loop_start
 from bench.recorded import Recorded
+from bench.step_model import PricedBudget, StepModel, Work
 from draft_service.answers import Answer, Drafts
 from foredraft.cli.faults import CommandError
 from foredraft.params import FinishReason
@@ -26,7 +27,6 @@ from foredraft.wire.messages import (
     CloseSequences,
     Commit,
     Commits,
-    DraftTimings,
     Limits,
     ModelInfo,
     OpenSequence,
@@ -40,20 +40,6 @@ if TYPE_CHECKING:
     from draft_service.model_drafter import ModelDrafter
 
 Cost = Callable[[int], float]
-
-
-@dataclass(slots=True)
-class Work:
-    """Of the drafter, in microseconds and passes of its model."""
-
-    suffix_us: int = 0
-    model_us: int = 0
-    passes: int = 0
-
-    def add(self, timings: DraftTimings) -> None:
-        self.suffix_us += timings.suffix_us
-        self.model_us += timings.model_us
-        self.passes += timings.model_passes
 
 
 @dataclass(slots=True)
@@ -151,6 +137,7 @@ class Replay:
     """Plays answers side by side, each step of all as one round: draft until complete, verify.
 
     ``cost``: milliseconds of a step of so many rows, which decides how many nodes it verifies.
+    ``step``: from which a self-tuned cell's drafter is told what time is worth.
     """
 
     def __init__(
@@ -160,6 +147,7 @@ class Replay:
         at_once: int,
         cost: Cost,
         model: ModelDrafter | None = None,
+        step: StepModel | None = None,
     ) -> None:
         self._drafter = cell.drafter(target, at_once, model)
         self._target = target
@@ -168,6 +156,10 @@ class Replay:
         self._cost = cost
         self._running: dict[int, Replayed] = {}
         self._numbers = itertools.count(1)
+        self._priced: PricedBudget | None = None
+        if step is not None and cell.min_survival is None:
+            self._priced = PricedBudget(cell.budget(at_once), step)
+        self._before_step = Work()
         self.tally = Tally()
 
     def play(self, answers: Sequence[Recorded]) -> Tally:
@@ -208,6 +200,7 @@ class Replay:
                 refused = "; ".join(error.message for error in answer.content.errors)
                 raise CommandError(f"the drafter refuses an answer: {refused}")
             work.add(answer.content.timings)
+            self._before_step.add(answer.content.timings)
             for batch in answer.content.batches.values():
                 for group in batch.groups:
                     self._running[group.seq_id].sequence.attach(group)
@@ -225,6 +218,7 @@ class Replay:
         self.tally.rows += len(running) + sum(map(len, chosen))
         commits = [one.step(nodes, self.tally) for one, nodes in zip(running, chosen, strict=True)]
         self._tell(running, commits)
+        self._price(commits, len(running) + sum(map(len, chosen)))
 
     def _tell(self, running: Sequence[Replayed], commits: Sequence[Commit]) -> None:
         """What the gateway tells the drafter after a step."""
@@ -235,3 +229,11 @@ class Replay:
         self._drafter.handle(STREAM, CloseSequences(closes))
         left = tuple(commit for commit in commits if commit.seq_id in self._running)
         self._take(self._drafter.handle(STREAM, Commits(left)), self.tally.later)
+
+    def _price(self, commits: Sequence[Commit], rows: int) -> None:
+        """What the gateway tells the drafter of the time that the step and its guesses took."""
+        work, self._before_step = self._before_step, Work()
+        if self._priced is not None:
+            tokens = sum(len(commit.tokens) for commit in commits)
+            budget = self._priced.after(tokens, len(commits), rows, work)
+            self._take(self._drafter.handle(STREAM, budget), self.tally.later)
