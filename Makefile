@@ -29,7 +29,7 @@ up: $(VENV)/model.stamp ## start the stack and leave it serving (flags in ARGS="
 	@$(BIN)/foredraft up $(ARGS)
 
 test: lint types check-imports check-protos $(VENV)/model.stamp ## every check and every test but the slow ones
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/pytest -q -m "not slow" --numprocesses 2
 
 test-slow: $(VENV)/dev.stamp $(VENV)/model.stamp ## the tests that take minutes
 	$(BIN)/pytest -q -m slow
