@@ -29,7 +29,7 @@ class Draft:
 
     @property
     def needs_model(self) -> bool:
-        return self.speculation is not Speculation.SUFFIX
+        return self.speculation in (Speculation.MODEL, Speculation.AUTO)
 
 
 DRAFTS = {
@@ -42,6 +42,9 @@ DRAFTS = {
         Draft("both", Speculation.AUTO),
     )
 }
+
+
+PLAIN = Draft("plain", Speculation.OFF)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import InvalidField, Range, SamplingParams, check_params
 
 _SURVIVAL = Range(0.0, 1.0, whole=False)
+_ASKING = ("temperatures", "max_tokens", "seed", "ask_at_once")
 _MILLISECONDS = Range(0.0, 1e6, whole=False)
 
 
@@ -25,8 +26,14 @@ def read_options(arguments: list[str], text: str) -> argparse.Namespace:
     Raises:
         InvalidField: options do not go together, or sampling is not possible so.
     """
-    args = _parser(text).parse_args(arguments)
+    parser = _parser(text)
+    args = parser.parse_args(arguments)
     _check(args)
+    if args.reference:
+        for name in _ASKING:
+            if getattr(args, name) != parser.get_default(name):
+                option = f"--{name.replace('_', '-')}"
+                raise InvalidField(option, "left out with --reference: nobody is asked")
     return args
 
 
@@ -45,11 +52,13 @@ def _check(args: argparse.Namespace) -> None:
         raise InvalidField("--pass-ms", allowed)
     for temperature in args.temperatures:
         check_params(SamplingParams(max_tokens=args.max_tokens, temperature=temperature))
-    if args.draft == "none":
-        needing = [name for name in args.drafts if DRAFTS[name].needs_model]
-        if needing:
-            allowed = f"a model directory or id, or default, with --drafts {','.join(needing)}"
-            raise InvalidField("--draft", allowed)
+    needing = [name for name in args.drafts if DRAFTS[name].needs_model]
+    if args.draft != "none" and not needing:
+        models = ", ".join(name for name, draft in DRAFTS.items() if draft.needs_model)
+        raise InvalidField("--draft", f"left out, or --drafts one of {models}")
+    if args.draft == "none" and needing:
+        allowed = f"a model directory or id, or default, with --drafts {','.join(needing)}"
+        raise InvalidField("--draft", allowed)
 
 
 def _workload(text: str) -> tuple[str, Path]:

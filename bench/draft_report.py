@@ -31,8 +31,8 @@ COLUMNS = {
 }
 
 
-def row(place: Place, cell: Cell, tally: Tally, model: StepModel) -> dict[str, Any]:
-    """One row of the report."""
+def row(place: Place, cell: Cell, tally: Tally, plain: Tally, model: StepModel) -> dict[str, Any]:
+    """One row of the report; ``plain``: the same answers without guesses."""
     work_us = tally.later.suffix_us + tally.later.model_us
     outside = tally.tokens - tally.loop_tokens, tally.steps - tally.loop_steps
     return {
@@ -57,7 +57,7 @@ def row(place: Place, cell: Cell, tally: Tally, model: StepModel) -> dict[str, A
             (tally.opening.suffix_us + tally.opening.model_us) / 1000, tally.answers
         ),
         "modelled_tokens_per_s": _ratio(1000 * tally.tokens, _total_ms(tally, model)),
-        "modelled_plain_tokens_per_s": _plain_tokens_per_s(tally, model),
+        "modelled_plain_tokens_per_s": _ratio(1000 * plain.tokens, _total_ms(plain, model)),
         "sources": {
             source.name.lower(): tally.guesses[source].content()
             for source in Source
@@ -70,12 +70,6 @@ def _total_ms(tally: Tally, model: StepModel) -> float:
     """All rounds of a replay: the drafter's passes, then the target's step."""
     target_ms = model.step_ms * tally.rounds + model.row_ms * tally.rows
     return target_ms + model.passes_ms(tally.later)
-
-
-def _plain_tokens_per_s(tally: Tally, model: StepModel) -> float:
-    """Without guesses, with as many answers at once as the replay had on average."""
-    at_once = _ratio(tally.steps, tally.rounds)
-    return _ratio(1000 * at_once, model.step_ms + model.row_ms * at_once)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] = COLUMNS) -> str:

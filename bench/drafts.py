@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.cells import DRAFTS, Cell, cells_of
+from bench.cells import DRAFTS, PLAIN, Cell, cells_of
 from bench.draft_options import read_options
 from bench.draft_report import row, table
 from bench.live import play_live, record
@@ -104,6 +103,7 @@ def main(arguments: list[str]) -> int:
             write_report(args.json, "drafts", arguments, content)  # the rest may take hours
         if rows:
             sys.stdout.write(table(rows) + "\n")
+    write_report(args.json, "drafts", arguments, content)
     if args.live:
         content["live"] = _live(bench, content["cells"])
         sys.stdout.write(table(content["live"], _LIVE_COLUMNS) + "\n")
@@ -157,17 +157,18 @@ def _load_draft(bench: Bench) -> Runner | None:
 
 def _replays(bench: Bench, cells: Sequence[Cell], cost: Cost) -> Iterator[dict[str, Any]]:
     """Rows of the report, as they are found."""
-    runner = _load_draft(bench) if cells else None
-    for (place, answers), cell in itertools.product(bench.answers.items(), cells):
-        model = _model(bench, runner, cell)
-        tally = Replay(cell, bench.target, bench.args.at_once, cost, model, bench.step).play(
-            answers
-        )
-        yield row(place, cell, tally, bench.step)
-        sys.stderr.write(".")
-        sys.stderr.flush()
-    if cells:
-        sys.stderr.write("\n")
+    if not cells:
+        return
+    runner, at_once = _load_draft(bench), bench.args.at_once
+    for place, answers in bench.answers.items():
+        plain = Replay(Cell(PLAIN, 1), bench.target, at_once, cost).play(answers)
+        for cell in cells:
+            model = _model(bench, runner, cell)
+            replay = Replay(cell, bench.target, at_once, cost, model, bench.step)
+            yield row(place, cell, replay.play(answers), plain, bench.step)
+            sys.stderr.write(".")
+            sys.stderr.flush()
+    sys.stderr.write("\n")
 
 
 def _model(bench: Bench, runner: Runner | None, cell: Cell) -> ModelDrafter | None:

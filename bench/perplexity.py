@@ -18,8 +18,7 @@ from bench.values import names_of, two_or_more
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import find_model, positive_int
 from foredraft.config import DTYPES, EngineConfig, usable_cores
-from foredraft.engine.model_config import UnsupportedModel, read_model_config
-from foredraft.engine.output_ids import check_whole
+from foredraft.engine.model_config import UnsupportedModel, check_whole, read_model_config
 from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import InvalidField

@@ -78,8 +78,8 @@ def _figures(report: dict[str, Any]) -> dict[str, Figure]:
         "by_depth": _panels(_grouped(widest, _place), _draw_depths),
         "reliability": _panels(_grouped(widest, _draft), _draw_reliability),
     }
-    if report["thresholds"]:
-        figures["thresholds"] = _panels(_grouped(report["thresholds"], _place), _draw_thresholds)
+    if thresholds := report.get("thresholds"):  # a report that is being made may lack them
+        figures["thresholds"] = _panels(_grouped(thresholds, _place), _draw_thresholds)
     return figures
 
 

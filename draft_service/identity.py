@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from foredraft.engine.model_config import read_model_config
+from foredraft.engine.model_config import check_whole, read_model_config
 from foredraft.engine.model_info import read_model_info
 from foredraft.tokenizer_hash import tokenizer_identity
 from foredraft.wire.messages import ModelInfo
@@ -15,8 +15,10 @@ def read_target(directory: Path) -> ModelInfo:
     """The served model's identity, from its small files alone.
 
     Raises:
-        UnsupportedModel: the directory's small files are not those of a model that can be run.
+        UnsupportedModel: the directory's small files are not those of a model that can be run, or
+            it is a draft that guesses some tokens only.
     """
+    check_whole(directory)
     return read_model_info(directory, read_model_config(directory))
 
 

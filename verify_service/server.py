@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from foredraft.config import VerifyConfig
-from foredraft.engine.output_ids import check_whole
+from foredraft.engine.model_config import check_whole
 from foredraft.engine.runner import load_runner
 from foredraft.telemetry.setup import current_tracing
 from foredraft.v1 import verify_pb2, verify_pb2_grpc

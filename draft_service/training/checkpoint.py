@@ -47,6 +47,6 @@ class Checkpoint:
             return None
         try:
             return cls(**torch.load(file, map_location=device, weights_only=True))
-        except (OSError, RuntimeError, TypeError, EOFError, pickle.UnpicklingError) as error:
-            text = f"a folder whose {file.name} is whole: {file}: {error}"
-            raise InvalidField("--work", text) from None
+        except (OSError, RuntimeError, TypeError, EOFError, pickle.UnpicklingError):
+            text = f"a folder whose {file.name} is whole; without that file training begins anew"
+            raise InvalidField("--work", f"{text}: {file}") from None

@@ -51,4 +51,6 @@ def export(pair: Pair, target: Path, output: Path, add: Callable[[Path], None]) 
             if (target / name).is_file():
                 shutil.copyfile(target / name, made / name)
         add(made)
+        for file in made.iterdir():
+            file.chmod(0o644)  # the library's own is for its maker alone
         made.rename(output)

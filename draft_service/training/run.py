@@ -32,7 +32,7 @@ from draft_service.training.settings import (
 from draft_service.training.stopped import Stopped
 from draft_service.training.trainer import Material, Trainer
 from draft_service.training.vocabulary import answer_counts, choose_vocabulary, save_vocabulary
-from foredraft.engine.model_config import ModelConfig, read_model_config
+from foredraft.engine.model_config import ModelConfig, check_whole, read_model_config
 from foredraft.params import InvalidField
 from foredraft.tokenizer_hash import read_tokenizer
 
@@ -52,6 +52,7 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
         UnsupportedModel: the engine does not run this target.
     """
     check_output(settings.output)
+    check_whole(settings.target)
     shape = read_model_config(settings.target)
     layers = choose_layers(settings.layers, shape.layers)
     _check_length(settings, shape)
@@ -115,6 +116,8 @@ def _within_memory(option: str) -> Iterator[None]:
 def _check_length(settings: TrainSettings, shape: ModelConfig) -> None:
     if settings.length > shape.context_length:
         raise InvalidField("--length", f"at most the target's context, {shape.context_length}")
+    if settings.max_answer >= settings.length:
+        raise InvalidField("--max-answer", f"less than --length, which is {settings.length}")
 
 
 def _guessable(settings: TrainSettings, pair: Pair, answers: Answers) -> NDArray[np.int32]:

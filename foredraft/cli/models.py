@@ -10,6 +10,7 @@ from foredraft.cli.faults import CommandError
 from foredraft.cli.options import Subparsers, add_command, find_model
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS
 from foredraft.models.fetch import ModelError
+from foredraft.params import InvalidField
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -22,7 +23,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "model", metavar="ID", nargs="?", default=DEFAULT_MODEL, help=", ".join(KNOWN_MODELS)
     )
     pack = add_command(
-        actions, "pack-draft", "pack a draft into one file, without what is its target's own", _pack
+        actions,
+        "pack-draft",
+        "pack a draft into one file: weights in 8 bits, none of its target's own",
+        _pack,
     )
     pack.add_argument("draft", metavar="DIR", help="the draft, as train-draft leaves it")
     _add_target(pack)
@@ -49,6 +53,8 @@ def _path(args: argparse.Namespace) -> int:
 
 
 def _pack(args: argparse.Namespace) -> int:
+    if args.out.is_dir() or not args.out.absolute().parent.is_dir():
+        raise InvalidField("--out", f"a file in a folder that is there, not {str(args.out)!r}")
     draft, target = find_model(args.draft), find_model(args.target)
     from foredraft.models.draft_packing import pack_draft
 
@@ -57,7 +63,7 @@ def _pack(args: argparse.Namespace) -> int:
     except ModelError as error:
         raise CommandError(str(error)) from error
     except OSError as error:
-        raise CommandError(f"--out {args.out} cannot be written: {error}") from error
+        raise CommandError(f"--out {args.out} cannot be written: {error.strerror}") from error
     sys.stdout.write(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB\n")
     return 0
 

@@ -150,6 +150,20 @@ def read_model_config(directory: Path) -> ModelConfig:
     )
 
 
+def has_output_ids(directory: Path) -> bool:
+    """True if the model in ``directory`` has a reduced output vocabulary."""
+    return (directory / VOCABULARY_FILE).exists()
+
+
+def check_whole(directory: Path) -> None:
+    """Raises UnsupportedModel if the model could write some of its tokens only."""
+    if has_output_ids(directory):
+        raise UnsupportedModel(
+            f"{directory.name} has a {VOCABULARY_FILE}: it can be a draft but no target, "
+            "for it would never write the tokens that are left out there"
+        )
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """The content of a JSON file.
 

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from foredraft.engine.model_config import VOCABULARY_FILE, UnsupportedModel
+from foredraft.engine.model_config import VOCABULARY_FILE, UnsupportedModel, has_output_ids
 
 _TENSOR = "ids"
 
@@ -41,20 +41,6 @@ class OutputIds:
         places = torch.searchsorted(self.ids, tokens).clamp_(max=len(self) - 1)
         found = self.ids[places] == tokens
         return places[found], found
-
-
-def has_output_ids(directory: Path) -> bool:
-    """True if the model in ``directory`` has a reduced output vocabulary."""
-    return (directory / VOCABULARY_FILE).exists()
-
-
-def check_whole(directory: Path) -> None:
-    """Raises UnsupportedModel if the model could write some of its tokens only."""
-    if has_output_ids(directory):
-        raise UnsupportedModel(
-            f"{directory.name} has a {VOCABULARY_FILE}: it can be a draft but no target, "
-            "for it would never write the tokens that are left out there"
-        )
 
 
 def read_output_ids(

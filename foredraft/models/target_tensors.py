@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from foredraft.engine.model_config import UnsupportedModel, read_json_object, read_model_config
+from foredraft.engine.model_config import (
+    UnsupportedModel,
+    check_whole,
+    read_json_object,
+    read_model_config,
+)
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -21,8 +26,10 @@ def read_target_tensor(target: Path, name: str) -> NDArray[np.floating[Any]]:
     """`EMBEDDING` or `HEAD` of a model directory; float16 and wider as it is, else float32.
 
     Raises:
-        UnsupportedModel: the file that must hold it is missing or broken, or does not hold it.
+        UnsupportedModel: the file that must hold it is missing or broken, or does not hold it, or
+            the model is no target.
     """
+    check_whole(target)
     if name == HEAD and read_model_config(target).tied:
         name = EMBEDDING
     file = target / _file_name(target, name)

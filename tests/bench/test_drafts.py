@@ -43,6 +43,8 @@ def run(*arguments: object) -> int:
         (("--data", ".", "--workload", "gsm8k=f"), "--workload must be given, or --data"),
         (("--data", "."), "--answers must be given, or --reference, and not both"),
         (("--data", ".", "--reference", "--answers", "f"), "--answers must be given, or"),
+        (("--data", ".", "--reference", "--seed", 3), "--seed must be left out with --reference"),
+        (("--data", ".", "--reference", "--draft", "d"), "--draft must be left out, or --drafts"),
         (("--data", ".", "--reference", "--live"), "--live must be left out with --reference"),
         (("--workload", "poems=f"), "--workload: must be NAME=FILE, NAME one of spec_bench"),
         (("--workload", "gsm8k"), "--workload: must be NAME=FILE"),
@@ -84,7 +86,7 @@ def test_a_report_its_table_and_its_pictures(
 ) -> None:
     given = ("--workload", f"code_edit={rows}", "--model", model, "--reference")
     out = tmp_path / "drafts.json"
-    grid = ("--nodes", "2,16", "--thresholds", "0.01,0.5,auto", "--row-ms", 0)
+    grid = ("--nodes", "2,16", "--thresholds", "0.01,0.5,auto", "--row-ms", 0, "--at-once", 1)
     assert run("drafts", *given, *grid, "--json", out) == 0
     report = json.loads(out.read_text())
     small, large = report["cells"]
@@ -95,9 +97,11 @@ def test_a_report_its_table_and_its_pictures(
         assert row["tokens"] == len("def f(args):\n    return args\n") + len("x = 1\n" * 3)
         assert row["tokens_per_step"] == pytest.approx(row["tokens"] / row["steps"], abs=1e-4)
         assert row["verified_per_step"] <= row["nodes"]
-        # Steps of 40 ms whose rows are free: as much quicker than plain as there are fewer steps.
+        # Steps of 40 ms whose rows are free: as much quicker than plain as there are fewer steps,
+        # of which plain decoding has one per token and one per EOS.
         ratio = row["modelled_tokens_per_s"] / row["modelled_plain_tokens_per_s"]
-        assert ratio == pytest.approx(row["tokens_per_step"], rel=1e-3)
+        plain_steps = row["tokens"] + row["answers"]
+        assert ratio == pytest.approx(plain_steps / row["steps"], rel=1e-3)
         counts = row["sources"]["suffix"]
         accepted = sum(counts["accepted"])
         # A step brings one token more than its guesses, and each answer ends with an EOS; where
@@ -118,6 +122,12 @@ def test_a_report_its_table_and_its_pictures(
     pictures = [tmp_path / "new" / f"drafts_{name}.svg" for name in names]
     assert capsys.readouterr().out.splitlines() == [str(picture) for picture in pictures]
     assert all("<svg" in picture.read_text() for picture in pictures)
+
+    assert run("drafts", *given, "--nodes", 2, "--json", out) == 0
+    capsys.readouterr()
+    assert run("plots", out, "--out", tmp_path / "fewer") == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(pictures) - 1
+    assert len({row["modelled_plain_tokens_per_s"] for row in report["thresholds"]}) == 1
 
 
 @pytest.mark.parametrize("content", ["text", "[]", '{"benchmark": "wire"}'])

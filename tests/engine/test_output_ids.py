@@ -14,9 +14,9 @@ from support.tiny_models import make_tiny_llama, make_tiny_model
 
 from foredraft.config import EngineConfig
 from foredraft.engine.linear import has_half_linear
-from foredraft.engine.model_config import UnsupportedModel
+from foredraft.engine.model_config import UnsupportedModel, check_whole
 from foredraft.engine.noise import gumbel, gumbel_of
-from foredraft.engine.output_ids import OutputIds, check_whole
+from foredraft.engine.output_ids import OutputIds
 from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.engine.sampling import SampledRow, most_likely, perturbed_scores
 from foredraft.params import SamplingParams

@@ -16,10 +16,12 @@ from support.tiny_drafts import make_tiny_draft
 from support.tiny_models import make_tiny_llama, make_tiny_model
 from transformers import AutoModelForCausalLM
 
+from draft_service.identity import read_target
 from foredraft.cli.faults import CommandError
 from foredraft.cli.main import main
 from foredraft.cli.options import find_draft, find_models
 from foredraft.config import EngineConfig
+from foredraft.engine.model_config import UnsupportedModel
 from foredraft.engine.runner import ModelRunner
 from foredraft.models.catalog import KNOWN_DRAFTS, KNOWN_MODELS, KnownModel
 from foredraft.models.draft_pack import read_pack
@@ -189,8 +191,20 @@ def test_the_commands(
     assert (directory / WEIGHTS).exists()
     assert main(unpack) == 1
     assert "new is there already" in capsys.readouterr().err
-    assert main(["models", "pack-draft", str(draft), *beside, "--out", "/no/such/file"]) == 1
-    assert "--out /no/such/file cannot be written" in capsys.readouterr().err
+    for out in ("/no/such/file", "", str(tmp_path)):
+        assert main(["models", "pack-draft", str(draft), *beside, "--out", out]) == 2
+        told = f"--out must be a file in a folder that is there, not {str(Path(out))!r}"
+        assert told in capsys.readouterr().err
+
+
+def test_a_draft_of_some_tokens_is_nobodys_target(draft: Path, packed: Path) -> None:
+    assert (draft / FILE).exists()
+    with pytest.raises(ModelError, match="can be a draft but no target"):
+        pack_draft(draft, draft)
+    with pytest.raises(ModelError, match="can be a draft but no target"):
+        unpack_draft(packed, draft)
+    with pytest.raises(UnsupportedModel, match="can be a draft but no target"):
+        read_target(draft)
 
 
 def test_the_default_draft_of_a_known_model(

@@ -167,6 +167,7 @@ def test_card_and_plot_tell_what_was_done(whole: Run) -> None:
     ):
         assert part in card
     assert (output / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert {file.stat().st_mode & 0o777 for file in output.iterdir()} == {0o644}
     assert any("tokens/s)" in line for line in whole.said)
 
 
@@ -207,11 +208,22 @@ def test_options_that_cannot_be(whole: Run) -> None:
         ("--output must be a directory that is not there yet", {"output": whole.settings.output}),
         ("--layers must be ascending numbers", {"layers": (0, 3)}),
         ("--length must be at most the target's context, 256", {"length": 300}),
+        ("--max-answer must be less than --length, which is", {"max_answer": 64}),
         ("--prompts must be files with more than 30 prompts", {"holdout": 30}),
         ("--prompts must be a file to read", {"prompts": (Path("none.jsonl"),)}),
     ):
         with pytest.raises(InvalidField, match=f"^{text}"):
             run(replace(settings, **change))
+
+
+def test_a_checkpoint_that_is_not_whole_is_named(whole: Run, tmp_path: Path) -> None:
+    settings = replace(whole.settings, work=tmp_path / "work", output=tmp_path / "other")
+    settings.work.mkdir()
+    (settings.work / "checkpoint.pt").write_bytes(bytes(5000))
+    told = r"^--work must be a folder whose checkpoint\.pt is whole; without that file training"
+    with pytest.raises(InvalidField, match=told) as caught:
+        run(settings)
+    assert "weights_only" not in str(caught.value)
 
 
 def test_answers_are_shared_by_runs_with_other_layers(whole: Run, tmp_path: Path) -> None:
