@@ -14,6 +14,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Tests compute with two threads; see worker_environment in foredraft/config.py.
 export GOMP_SPINCOUNT ?= 10000
 
+# Triton interprets either every kernel of a process or none.
+KERNEL_TESTS := TRITON_INTERPRET=1 $(BIN)/pytest -q tests/kernels
+
 PROMPT ?= Explain in three sentences why the sky is blue.
 
 .DEFAULT_GOAL := help
@@ -29,10 +32,12 @@ up: $(VENV)/model.stamp ## start the stack and leave it serving (flags in ARGS="
 	@$(BIN)/foredraft up $(ARGS)
 
 test: lint types check-imports check-protos $(VENV)/model.stamp ## every check and every test but the slow ones
-	$(BIN)/pytest -q -m "not slow" --numprocesses 2
+	$(BIN)/pytest -q -m "not slow" --numprocesses 2 --ignore tests/kernels
+	$(KERNEL_TESTS) -m "not slow" --numprocesses 2
 
 test-slow: $(VENV)/dev.stamp $(VENV)/model.stamp ## the tests that take minutes
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -m slow --ignore tests/kernels
+	$(KERNEL_TESTS) -m slow
 
 lint: $(VENV)/dev.stamp ## ruff: rules and format
 	$(BIN)/ruff check .
