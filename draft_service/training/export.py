@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from draft_service.training.pair import Pair
+from foredraft.models.companions import copy_companions
 from foredraft.params import InvalidField
 
 OUTPUT = "--output"
-_COPIED = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-)
 
 
 def check_output(output: Path) -> None:
@@ -47,9 +35,7 @@ def export(pair: Pair, target: Path, output: Path, add: Callable[[Path], None]) 
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as scratch:
         made = Path(scratch) / output.name
         pair.draft.to(pair.stored).save_pretrained(made)
-        for name in _COPIED:
-            if (target / name).is_file():
-                shutil.copyfile(target / name, made / name)
+        copy_companions(target, made)
         add(made)
         for file in made.iterdir():
             file.chmod(0o644)  # the library's own is for its maker alone

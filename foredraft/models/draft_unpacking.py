@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -11,22 +10,11 @@ from safetensors.numpy import save_file
 
 from foredraft.config import cache_directory
 from foredraft.engine.model_config import VOCABULARY_FILE, UnsupportedModel
+from foredraft.models.companions import copy_companions
 from foredraft.models.draft_pack import DraftPack, Tensors, read_pack
 from foredraft.models.fetch import ModelError
 from foredraft.models.publish import publish
 from foredraft.models.target_tensors import digest, read_target_tensor
-
-_OF_THE_TARGET = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 def unpack_draft(file: Path, target: Path, out: Path | None = None) -> Path:
@@ -78,9 +66,7 @@ def _make(pack: DraftPack, shared: Tensors, target: Path, directory: Path) -> No
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".unpack-") as scratch:
         made = Path(scratch) / directory.name
         made.mkdir()
-        for name in _OF_THE_TARGET:
-            if (target / name).is_file():
-                shutil.copyfile(target / name, made / name)
+        copy_companions(target, made)
         config = json.dumps(pack.config | {"dtype": "float32"}, indent=2) + "\n"
         (made / "config.json").write_text(config, encoding="utf-8")
         if pack.card:
