@@ -19,6 +19,7 @@ from foredraft.cli import (
     trace,
     train_draft,
     up,
+    widen,
 )
 from foredraft.cli.faults import CommandError
 from foredraft.cli.until_signal import INTERRUPTED
@@ -26,7 +27,20 @@ from foredraft.errors import ForedraftError
 from foredraft.params import InvalidField, Unsupported
 from foredraft.printable import one_line
 
-_COMMANDS = (up, serve, run, generate, chat, models, train_draft, bench, doctor, health, trace)
+_COMMANDS = (
+    up,
+    serve,
+    run,
+    generate,
+    chat,
+    models,
+    train_draft,
+    widen,
+    bench,
+    doctor,
+    health,
+    trace,
+)
 _USAGE = 2
 _CLOSED_PIPE = 141  # what shells say of a command that SIGPIPE ended
 
