@@ -122,6 +122,11 @@ class DraftLink(Link[DraftMessage, Response]):
         self._followed.clear()
         self._events.draft_down(self.worker)
 
+    def _health_changed(self) -> None:
+        """There is always something else than a drafter that is ill: plain decoding."""
+        if self.ill:
+            raise LinkError("the worker says that it does not serve")
+
     def _receive(self, message: Response) -> None:
         match message:
             case NodeBlocks():

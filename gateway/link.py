@@ -22,6 +22,9 @@ FIRST_WAIT_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 1.0
 # So long may a worker say that it does not serve: a long pass that ends costs nothing.
 PATIENCE_SECONDS = 1.0
+# So long at most is one waited for that is merely slow. A supervisor ends one that hangs in half of
+# that; where there is none, requests must not wait for ever.
+LONGEST_ILL_SECONDS = 60.0
 
 Out = TypeVar("Out")
 In = TypeVar("In")
@@ -34,8 +37,9 @@ class LinkError(Exception):
 class Link(ABC, Generic[Out, In]):
     """Connects, shakes hands, reads; what is sent goes through a bounded outbox.
 
-    It is up only while the worker's own health is: one that hangs still keeps its connection.
-    A subclass says who the peer is and what is done with what it sends.
+    A worker that hangs still keeps its connection, and so does one that is merely slow; both say
+    that they do not serve. A subclass says whether such a worker is left, who the peer is and what
+    is done with what it sends.
     """
 
     outbox_size = 1024
@@ -43,6 +47,7 @@ class Link(ABC, Generic[Out, In]):
     def __init__(self, address: str) -> None:
         self.address = address
         self.identity: WorkerIdentity | None = None  # set while the link is up
+        self.ill = False  # up, but for a while the worker has said that it does not serve
         self._outbox: asyncio.Queue[Out] = asyncio.Queue(self.outbox_size)
         self._overflowed = asyncio.Event()
         self._last_complaint = ""
@@ -50,6 +55,10 @@ class Link(ABC, Generic[Out, In]):
     @property
     def up(self) -> bool:
         return self.identity is not None
+
+    @property
+    def well(self) -> bool:
+        return self.up and not self.ill
 
     async def run(self) -> None:
         """Keep the link up until cancelled."""
@@ -88,6 +97,14 @@ class Link(ABC, Generic[Out, In]):
     def _went_down(self) -> None: ...
 
     @abstractmethod
+    def _health_changed(self) -> None:
+        """The worker is `ill` now, or well again.
+
+        Raises:
+            LinkError: it is left for that.
+        """
+
+    @abstractmethod
     def _receive(self, message: In) -> None: ...
 
     async def _session(self) -> None:
@@ -99,7 +116,7 @@ class Link(ABC, Generic[Out, In]):
             identity, stream = await self._greet(channel)
             self._outbox = asyncio.Queue(self.outbox_size)
             self._overflowed.clear()
-            self.identity = identity
+            self.identity, self.ill = identity, False
             self._last_complaint = ""
             logger.info("connected to %s at %s", identity.model.model_id, self.address)
             parts = self._read(stream), self._write(stream)
@@ -133,8 +150,18 @@ class Link(ABC, Generic[Out, In]):
         raise LinkError(f"the worker left more than {self.outbox_size} messages unread")
 
     async def _watch_health(self, health: HealthWatch) -> None:
-        await health.until_ill(PATIENCE_SECONDS)
-        raise LinkError("the worker says that it does not serve")
+        while True:
+            await health.until_ill(PATIENCE_SECONDS)
+            self.ill = True
+            self._health_changed()
+            try:
+                async with asyncio.timeout(LONGEST_ILL_SECONDS):
+                    await health.until_serving()
+            except TimeoutError as error:
+                text = f"the worker has not served for {LONGEST_ILL_SECONDS:g} s"
+                raise LinkError(text) from error
+            self.ill = False
+            self._health_changed()
 
     def _complain(self, error: Exception) -> None:
         """Once per reason: a worker that stays away is not worth a line per second.

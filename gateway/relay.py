@@ -57,7 +57,7 @@ class Relay:
         self._draft = DraftPool(config.draft if drafting else (), self)
         self._budgets = Budgets(config, self._verify, self._draft, meter)
         self._meter = meter
-        meter.count_workers("verify", self._verify.count_up)
+        meter.count_workers("verify", self._verify.count_well)
         meter.count_workers("draft", self._draft.count_up)
         self._live: dict[int, Request] = {}
         self._running = TimeLimit(config.request_seconds, self._expire)
@@ -125,6 +125,7 @@ class Relay:
         self._meter.verify_up(worker, identity)
         self._budgets.verify_up(worker)
         self._resume(self._stranded.take_all())
+        self._relieve()
         self._serving(True)
 
     def verify_down(self, worker: int) -> None:
@@ -138,6 +139,12 @@ class Relay:
         self._serving(False)
         for request in lost:
             self._stranded.add(request)
+
+    def verify_health_changed(self, worker: int) -> None:
+        """One that is ill may be slow or hang; nobody here can tell. While it is all there is, its
+        sequences wait: it goes on, or its stream ends.
+        """
+        self._relieve()
 
     def step_done(self, worker: int, step: StepResult) -> None:
         arrived = time.perf_counter()
@@ -190,6 +197,18 @@ class Relay:
             count += 1
         if count:
             logger.warning("%d sequences go on at another verify stream", count)
+
+    def _relieve(self) -> None:
+        """Sequences leave workers that are ill for one that is well, if there is one."""
+        badly_off = [self._live[seq_id] for seq_id in self._verify.badly_off()]
+        leaving = [request for request in badly_off if not request.settled]
+        for request in leaving:
+            self._verify.close(request, tell=True)
+            request.leave()
+            self._verify.open(request)
+            self._draft.open(request)
+        if leaving:
+            logger.warning("%d sequences leave a verify worker that does not serve", len(leaving))
 
     def _give_up(self, request: Request) -> None:
         request.fail(Unavailable("the target model was lost", RETRY_SECONDS))

@@ -36,6 +36,7 @@ class Request:
         self.verify_worker = 0
         self._begun_at = -1  # the journal's position when it last began anew
         self._in_vain = 0
+        self.settled = False  # it stays at its worker though that one is ill
         self.plan = plan
         self.trace = trace
         self.journal = Journal(plan.prompt)
@@ -61,10 +62,19 @@ class Request:
         Returns how many times in a row it has begun anew and then got no further.
         """
         self.incarnation += 1
+        self.settled = False
         further = self.journal.position > self._begun_at
         self._begun_at = self.journal.position
         self._in_vain = 0 if further else self._in_vain + 1
         return self._in_vain
+
+    def leave(self) -> None:
+        """Begin anew at another worker, because its own is ill, and stay there.
+
+        Where all workers are merely slow it would else go from one to the other and get nowhere.
+        """
+        self.incarnation += 1
+        self.settled = True
 
     def opening(self) -> OpenSequence:
         """The sequence as it stands now."""

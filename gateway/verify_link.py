@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,6 +20,8 @@ from foredraft.wire.messages import (
 from foredraft.wire.peers import PeerStream, VerifyMessage, VerifyPeer
 from gateway.link import Link, LinkError
 
+logger = logging.getLogger(__name__)
+
 _PENDING_GUESSES = 256
 
 
@@ -28,6 +31,8 @@ class VerifyEvents(Protocol):
     def verify_up(self, worker: int, identity: WorkerIdentity) -> None: ...
 
     def verify_down(self, worker: int) -> None: ...
+
+    def verify_health_changed(self, worker: int) -> None: ...
 
     def step_done(self, worker: int, step: StepResult) -> None: ...
 
@@ -81,6 +86,14 @@ class VerifyLink(Link[VerifyMessage, Response]):
 
     def _went_down(self) -> None:
         self._events.verify_down(self.worker)
+
+    def _health_changed(self) -> None:
+        """It is not left: a replay brings nothing where there is no other one."""
+        if self.ill:
+            logger.warning("%s says that it does not serve", self.address)
+        else:
+            logger.warning("%s serves again", self.address)
+        self._events.verify_health_changed(self.worker)
 
     def _receive(self, message: Response) -> None:
         match message:

@@ -21,7 +21,10 @@ from gateway.verify_link import VerifyEvents, VerifyLink
 
 
 class VerifyPool:
-    """A sequence stays where it was opened, for its KV is there, until that worker is lost."""
+    """A sequence stays where it was opened, for its KV is there, until that worker is lost.
+
+    Workers that are ill, up but not serving, get sequences only where none is well.
+    """
 
     def __init__(self, addresses: Sequence[str], tokenizer_hash: str, events: VerifyEvents) -> None:
         self._links = [
@@ -35,10 +38,11 @@ class VerifyPool:
 
     @property
     def up(self) -> bool:
-        return self.count_up() > 0
+        return any(link.up for link in self._links)
 
-    def count_up(self) -> int:
-        return sum(link.up for link in self._links)
+    def count_well(self) -> int:
+        """Workers that are up and serve."""
+        return sum(link.well for link in self._links)
 
     @property
     def max_sequences(self) -> int:
@@ -68,7 +72,7 @@ class VerifyPool:
         self.seen.set()
 
     def open(self, request: Request) -> None:
-        """Open a sequence, journal and all, at the worker with the fewest.
+        """Open a sequence, journal and all, at the worker with the fewest, a well one if possible.
 
         Raises:
             Unavailable: there is no stream to any worker.
@@ -76,7 +80,7 @@ class VerifyPool:
         candidates = [link for link in self._links if link.up]
         if not candidates:
             raise Unavailable("the target model is not connected", RETRY_SECONDS)
-        link = min(candidates, key=lambda link: self._loads[link.worker])
+        link = min(candidates, key=lambda link: (link.ill, self._loads[link.worker]))
         request.verify_worker = link.worker
         self._homes[request.seq_id] = link.worker
         self._loads[link.worker] += 1
@@ -99,6 +103,12 @@ class VerifyPool:
             del self._homes[seq_id]
         del self._loads[worker]
         return lost
+
+    def badly_off(self) -> list[int]:
+        """The sequences of workers that are ill, while there is one that is well."""
+        if not self.count_well():
+            return []
+        return [seq_id for seq_id, home in self._homes.items() if self._links[home].ill]
 
     def send_guesses(self, worker: int, nodes: bytes) -> None:
         """Pass a serialized NodeBatch on to the worker that the drafter made it for."""

@@ -1,9 +1,10 @@
-"""An engine that hangs in the middle of an answer: the answer goes on at another worker."""
+"""An engine that hangs in an answer, which goes on at another worker; one that is merely slow."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from foredraft.wire import pulse
 from foredraft.wire.channel import bind, private_server
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
+from gateway import link
 from verify_service import step_loop
 from verify_service.server import VerifyServicer, Worker
 
@@ -88,11 +90,43 @@ async def test_an_answer_outlives_an_engine_that_hangs(
         answer = await client.generate([5, 6, 7], **ASKED)
         assert answer.token_ids == whole.token_ids and answer.seed == whole.seed
         hung = [w._steps._runner for w in workers].index(steps.hung[0])
-        assert [link.up for link in links] == [index != hung for index in range(2)]
+        assert [link.well for link in links] == [index != hung for index in range(2)]
 
         steps.go_on.set()
-        await until(lambda: all(link.up for link in links))
+        await until(lambda: all(link.well for link in links))
         scheduler = workers[hung]._steps._scheduler
         await until(lambda: len(scheduler) == 0)
         again = await asyncio.gather(*(client.generate([5, 6, 7], **ASKED) for _ in range(2)))
         assert [a.token_ids for a in again] == [whole.token_ids] * 2
+
+
+@pytest.mark.asyncio
+async def test_an_answer_of_an_engine_that_is_slow_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every pass of the only target is so late that it counts as hung."""
+    model, address = make_tiny_llama(tmp_path / "tiny"), f"unix:{tmp_path}/verify"
+    run = step_loop.run
+    steps = []
+
+    def late(*args: Any) -> Any:
+        steps.append(args)
+        time.sleep(0.3)
+        return run(*args)
+
+    monkeypatch.setattr(pulse, "_SHORTEST_SECONDS", 0.02)
+    monkeypatch.setattr(pulse, "_SLACK", 0.0)
+    monkeypatch.setattr(pulse, "_WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(link, "PATIENCE_SECONDS", 0.02)
+    asked = ASKED | {"max_tokens": 6}
+    async with (
+        verify_worker(model, address) as worker,
+        gateway(model, address) as running,
+        AsyncClient(running.address) as client,
+    ):
+        whole = await client.generate([5, 6, 7], **asked)
+        monkeypatch.setattr(step_loop, "run", late)
+        answer = await client.generate([5, 6, 7], **asked)
+        assert answer.token_ids == whole.token_ids
+        assert len(steps) == 6 and len(worker._steps._scheduler) == 0
+    assert "says that it does not serve" in caplog.text

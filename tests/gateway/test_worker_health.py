@@ -1,4 +1,4 @@
-"""A worker that says that it does not serve is one that is lost, though its stream lives."""
+"""A worker that says that it does not serve is left for one that does, if there is one."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ async def test_sequences_of_a_target_that_hangs_move_to_another_one(model, known
         AsyncClient(running.address) as client,
     ):
         await until(lambda: first.budgets and second.budgets)
+        streams = [*first.outboxes]
         task = asyncio.create_task(client.generate("hello"))
         await until(lambda: first.opened)
         seq_id = first.opened[0].seq_id
@@ -61,22 +62,88 @@ async def test_sequences_of_a_target_that_hangs_move_to_another_one(model, known
         (request,) = running.relay._live.values()
         await until(lambda: request.journal.committed)
         await health.set_serving(False)
-        await until(lambda: second.opened)
+        await until(lambda: second.opened and first.closed)
         assert second.opened[0].committed == (10,) and running.relay.ready
+        assert first.closed[0].incarnation == first.opened[0].incarnation
+        first.commit(seq_id, Round((99,)))  # the pass that was late has ended
         second.commit(seq_id, Round((11,), finish=STOP))
         assert (await task).token_ids == [10, 11]
-        assert not first.outboxes
+        new = asyncio.create_task(client.generate("hello"))
+        await until(lambda: len(second.opened) == 2)
+        second.commit(second.opened[1].seq_id, Round((12,), finish=STOP))
+        assert (await new).token_ids == [12]
 
         await health.set_serving(True)
-        await until(lambda: first.outboxes and running.relay._verify._links[0].up)
+        await until(lambda: running.relay._verify._links[0].well)
         again = asyncio.create_task(client.generate("hello"))
         await until(lambda: len(first.opened) == 2)
-        first.commit(first.opened[1].seq_id, Round((12,), finish=STOP))
-        assert (await again).token_ids == [12]
+        first.commit(first.opened[1].seq_id, Round((13,), finish=STOP))
+        assert (await again).token_ids == [13]
+        assert first.outboxes == streams
 
 
 @pytest.mark.asyncio
-async def test_sequences_of_the_only_target_wait_until_it_serves_again(model, known, hurried):
+async def test_the_only_target_is_waited_for_though_it_does_not_serve(model, known, hurried):
+    verify, health = FakeVerify(known), await sound()
+    async with (
+        worker(verify, "127.0.0.1:0", health) as address,
+        gateway(model, address) as running,
+        AsyncClient(running.address) as client,
+    ):
+        tasks = [asyncio.create_task(client.generate("hello"))]
+        await until(lambda: verify.opened)
+        for turn in range(4):
+            await health.set_serving(False)
+            await until(lambda: running.relay._verify._links[0].ill)
+            assert running.relay.ready and not running.relay._verify.count_well()
+            if turn == 0:
+                tasks.append(asyncio.create_task(client.generate("hello")))
+                await until(lambda: len(verify.opened) == 2)
+            await health.set_serving(True)
+            await until(lambda: running.relay._verify._links[0].well)
+        for opened in verify.opened:
+            verify.commit(opened.seq_id, Round((10,), finish=STOP))
+        assert [(await task).token_ids for task in tasks] == [[10]] * 2
+        assert len(verify.opened) == 2 and len(verify.budgets) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_sequence_leaves_a_target_that_is_ill_only_once(model, known, hurried, tmp_path):
+    first, second = FakeVerify(known), FakeVerify(known)
+    ill, other_ill = await sound(), await sound()
+    other = f"unix:{tmp_path}/second"
+    async with (
+        worker(first, "127.0.0.1:0", ill) as address,
+        gateway(model, address, others=[other]) as running,
+        AsyncClient(running.address) as client,
+    ):
+        links = running.relay._verify._links
+        task = asyncio.create_task(client.generate("hello"))
+        await until(lambda: first.opened)
+        await ill.set_serving(False)
+        await until(lambda: links[0].ill)
+        assert not second.opened
+        async with worker(second, other, other_ill):
+            await until(lambda: second.opened)
+            await ill.set_serving(True)
+            await until(lambda: links[0].well)
+            await other_ill.set_serving(False)
+            await until(lambda: links[1].ill)
+            second.commit(second.opened[0].seq_id, Round((10,)))
+            (request,) = running.relay._live.values()
+            await until(lambda: request.journal.committed)
+            assert len(first.opened) == 1
+        await until(lambda: len(first.opened) == 2)  # now it is lost: that is another matter
+        assert first.opened[1].committed == (10,) and not request.settled
+        first.commit(first.opened[1].seq_id, Round((11,), finish=STOP))
+        assert (await task).token_ids == [10, 11]
+
+
+@pytest.mark.asyncio
+async def test_a_target_that_is_ill_for_too_long_is_lost_until_it_serves_again(
+    model, known, hurried, monkeypatch
+):
+    monkeypatch.setattr(link, "LONGEST_ILL_SECONDS", 0.05)
     verify, health = FakeVerify(known), await sound()
     async with (
         worker(verify, "127.0.0.1:0", health) as address,
