@@ -23,8 +23,8 @@ from foredraft.cli.faults import CommandError
 from foredraft.params import FinishReason
 from foredraft.policy.selection import Candidate, select_nodes
 from foredraft.wire.messages import (
+    CloseDrafts,
     CloseSequence,
-    CloseSequences,
     Commit,
     Commits,
     Limits,
@@ -226,7 +226,8 @@ class Replay:
         for opened in ended:
             del self._running[opened.seq_id]
         closes = tuple(CloseSequence(opened.seq_id, opened.incarnation) for opened in ended)
-        self._drafter.handle(STREAM, CloseSequences(closes))
+        last = tuple(commit for commit in commits if commit.seq_id not in self._running)
+        self._drafter.handle(STREAM, CloseDrafts(closes, last))
         left = tuple(commit for commit in commits if commit.seq_id in self._running)
         self._take(self._drafter.handle(STREAM, Commits(left)), self.tally.later)
 

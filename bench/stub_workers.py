@@ -18,7 +18,7 @@ from foredraft.wire.codec import draft as draft_codec
 from foredraft.wire.codec import verify as verify_codec
 from foredraft.wire.codec.nodes import encode_nodes
 from foredraft.wire.messages import (
-    CloseSequences,
+    CloseDrafts,
     Limits,
     ModelInfo,
     NodeBatch,
@@ -130,7 +130,7 @@ class StubDrafter(_StubServer, draft_pb2_grpc.DraftServiceServicer):
                 match request:
                     case OpenSequences(sequences):
                         self._opened |= {opened.seq_id: opened for opened in sequences}
-                    case CloseSequences(sequences):
+                    case CloseDrafts(sequences):
                         for close in sequences:
                             self._opened.pop(close.seq_id, None)
                 self._changed.notify_all()

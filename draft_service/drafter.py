@@ -27,7 +27,8 @@ from draft_service.suffix_store import SuffixStore
 from foredraft.policy.calibration import Calibration
 from foredraft.wire.codec.draft import Request
 from foredraft.wire.messages import (
-    CloseSequences,
+    CloseDrafts,
+    CloseSequence,
     Commit,
     Commits,
     DraftBudget,
@@ -94,12 +95,10 @@ class Drafter:
                 errors = [self._commit(stream, commit) for commit in commits]
             case DraftBudget():
                 self._allow(stream, request)
-            case CloseSequences(closes):
+            case CloseDrafts(closes, last):
+                errors = [self._commit(stream, commit) for commit in last]
                 for close in closes:
-                    sequence = self._find(stream, close.seq_id, close.incarnation)
-                    if sequence is not None:
-                        self._store.keep(sequence.opened.tenant, sequence.tokens)
-                        self._close(sequence)
+                    self._finish(stream, close)
         refused = tuple(error for error in errors if error is not None)
         return [Answer(stream, Nack(refused))] if refused else []
 
@@ -192,6 +191,12 @@ class Drafter:
         if sequence is None or sequence.opened.incarnation != incarnation:
             return None
         return sequence
+
+    def _finish(self, stream: int, close: CloseSequence) -> None:
+        sequence = self._find(stream, close.seq_id, close.incarnation)
+        if sequence is not None:
+            self._store.keep(sequence.opened.tenant, sequence.tokens)
+            self._close(sequence)
 
     def _close(self, sequence: DraftSequence) -> None:
         del self._sequences[sequence.key]

@@ -12,7 +12,7 @@ from foredraft.telemetry.sequences import Key, TracedSequence, TracedSequences
 from foredraft.telemetry.setup import Tracing
 from foredraft.wire.codec.draft import Request
 from foredraft.wire.messages import (
-    CloseSequences,
+    CloseDrafts,
     DraftBudget,
     DraftTimings,
     Nack,
@@ -65,7 +65,7 @@ class DraftTrace:
                 for opened in sequences:
                     self._end([(stream, opened.seq_id)])
                     self._lives.open(stream, opened)
-            case CloseSequences(sequences):
+            case CloseDrafts(sequences):
                 self._end((stream, close.seq_id) for close in sequences)
 
     def drafted(self, answers: list[Answer]) -> None:

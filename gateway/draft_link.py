@@ -14,8 +14,8 @@ from foredraft.wire.codec.draft import Request as DraftMessage
 from foredraft.wire.codec.draft import Response
 from foredraft.wire.messages import (
     PROTOCOL_VERSION,
+    CloseDrafts,
     CloseSequence,
-    CloseSequences,
     Commit,
     Commits,
     DraftBudget,
@@ -96,12 +96,15 @@ class DraftLink(Link[DraftMessage, Response]):
         self._resting = budget.max_nodes_per_sequence == 0
         self.send(budget)
 
-    def close(self, request: Request) -> None:
+    def close(self, request: Request, last: Commit | None) -> None:
+        """``last`` is the commit that has ended it, which `follow` was not told of."""
         self._nacks.pop(request.seq_id, None)
-        self._kept.pop(request.seq_id, None)
+        kept = self._kept.pop(request.seq_id, None)
         incarnation = self._followed.pop(request.seq_id, None)
         if incarnation is not None:
-            self.send(CloseSequences((CloseSequence(request.seq_id, incarnation),)))
+            untold = kept if last is None else _joined(kept, last)
+            closing = CloseSequence(request.seq_id, incarnation)
+            self.send(CloseDrafts((closing,), () if untold is None else (untold,)))
 
     async def _greet(
         self, channel: grpc.aio.Channel

@@ -67,11 +67,12 @@ class DraftPool:
         for link, some in known.items():
             link.follow(some)
 
-    def close(self, request: Request) -> None:
+    def close(self, request: Request, last: Commit | None = None) -> None:
+        """Forget a sequence; ``last`` is the commit that has ended it."""
         link = self._homes.pop(request.seq_id, None)
         if link is not None:
             self._loads[link.worker] -= 1
-            link.close(request)
+            link.close(request, last)
 
     def forget(self, worker: int) -> list[int]:
         """The sequences of a drafter that was lost; nobody guesses for them now."""

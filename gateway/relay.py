@@ -153,7 +153,8 @@ class Relay:
             for commit in step.commits
             if (request := self._journaled(commit)) is not None
         ]
-        # First of all: the drafters work on while texts are made here.
+        # First of all: the drafters work on while texts are made here. What has ended needs no more
+        # guesses, so its commit can wait for the message that closes it.
         self._draft.follow((r, c) for r, c in committed if c.finish is None)
         self._budgets.stepped(worker, step, committed)
         for request, commit in committed:
@@ -239,13 +240,15 @@ class Relay:
         except Exception as error:  # one answer is lost, its neighbours go on
             request.fail(error)
         if request.ended:
-            self._retire(request, at_verify=commit.finish is None)
+            last = None if commit.finish is None else commit
+            self._retire(request, at_verify=last is None, last=last)
 
-    def _retire(self, request: Request, *, at_verify: bool) -> None:
+    def _retire(self, request: Request, *, at_verify: bool, last: Commit | None = None) -> None:
+        """``at_verify``: it still holds it. ``last`` is the commit that has ended it there."""
         if self._live.pop(request.seq_id, None) is None:
             return
         self._running.discard(request)
         self._stranded.discard(request)
         request.trace.finished(request.finish, request.stats())
         self._verify.close(request, tell=at_verify)
-        self._draft.close(request)
+        self._draft.close(request, last)

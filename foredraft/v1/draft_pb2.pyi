@@ -38,10 +38,12 @@ class OpenDrafts(_message.Message):
     def __init__(self, sequences: _Optional[_Iterable[_Union[_common_pb2.OpenSequence, _Mapping]]] = ...) -> None: ...
 
 class CloseDrafts(_message.Message):
-    __slots__ = ("sequences",)
+    __slots__ = ("sequences", "last")
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     sequences: _containers.RepeatedCompositeFieldContainer[_common_pb2.CloseSequence]
-    def __init__(self, sequences: _Optional[_Iterable[_Union[_common_pb2.CloseSequence, _Mapping]]] = ...) -> None: ...
+    last: Commits
+    def __init__(self, sequences: _Optional[_Iterable[_Union[_common_pb2.CloseSequence, _Mapping]]] = ..., last: _Optional[_Union[Commits, _Mapping]] = ...) -> None: ...
 
 class Commits(_message.Message):
     __slots__ = ("seq_ids", "incarnations", "positions", "token_counts", "tokens", "accepted_counts", "orphan_counts", "orphan_ids")

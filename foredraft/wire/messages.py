@@ -191,6 +191,14 @@ class Commits:
 
 
 @dataclass(frozen=True, slots=True)
+class CloseDrafts:
+    """``last``: commits of these sequences that the drafter was not told before."""
+
+    sequences: tuple[CloseSequence, ...]
+    last: tuple[Commit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DraftBudget:
     max_nodes_per_sequence: int
     max_depth: int

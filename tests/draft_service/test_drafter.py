@@ -21,8 +21,8 @@ from foredraft.params import SamplingParams, Speculation
 from foredraft.tree.node_id import path_id, start_id
 from foredraft.wire.errors import code_number
 from foredraft.wire.messages import (
+    CloseDrafts,
     CloseSequence,
-    CloseSequences,
     Commit,
     Commits,
     DraftBudget,
@@ -294,12 +294,12 @@ def test_incarnations() -> None:
     (group,) = groups_of(run_until_idle(drafter))
     assert group.incarnation == 2
     drafter.handle(1, Commits((Commit(1, 1, 2, (9,)),)))
-    drafter.handle(1, CloseSequences((CloseSequence(1, 1),)))
+    drafter.handle(1, CloseDrafts((CloseSequence(1, 1),)))
     assert not drafter.busy and len(drafter) == 1
     drafter.handle(1, OpenSequences((open_one(prompt=[6, 7], incarnation=3),)))
     (group,) = groups_of(run_until_idle(drafter))
     assert group.root_id == path_id(start_id(1, 3), [6, 7]) and len(drafter) == 1
-    drafter.handle(1, CloseSequences((CloseSequence(1, 3),)))
+    drafter.handle(1, CloseDrafts((CloseSequence(1, 3),)))
     assert len(drafter) == 0
 
 

@@ -24,8 +24,8 @@ from foredraft.config import EngineConfig
 from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.params import SamplingParams, Speculation
 from foredraft.wire.messages import (
+    CloseDrafts,
     CloseSequence,
-    CloseSequences,
     Commits,
     DraftBudget,
     Limits,
@@ -418,7 +418,7 @@ def test_a_full_pool_costs_guesses_and_nothing_else(directory) -> None:
     assert sum(len(target.proposed) > 0 for target in targets) == 2
     for target in targets:
         if target.proposed:
-            drafter.handle(1, CloseSequences((CloseSequence(target.opened.seq_id, 0),)))
+            drafter.handle(1, CloseDrafts((CloseSequence(target.opened.seq_id, 0),)))
     assert small.kv.free_blocks == free
     waiting = [target for target in targets if not target.proposed]
     commit_all(drafter, waiting)

@@ -28,8 +28,8 @@ from foredraft.wire.codec.draft import decode_handshake, decode_response, encode
 from foredraft.wire.codec.nodes import decode_nodes
 from foredraft.wire.errors import code_number
 from foredraft.wire.messages import (
+    CloseDrafts,
     CloseSequence,
-    CloseSequences,
     Commit,
     Commits,
     Nack,
@@ -167,7 +167,7 @@ async def test_one_sequence_from_open_to_close(tmp_path, monkeypatch, models) ->
         assert {source for *_, source in target.proposed} >= {Source.SUFFIX}
         await gateway.read_until_complete(1)
         assert engine.drafter._model._runner.kv.free_blocks < total
-        await gateway.send(CloseSequences((CloseSequence(1, 0),)))
+        await gateway.send(CloseDrafts((CloseSequence(1, 0),)))
         await wait_until_empty(engine, total)
         await gateway.call.done_writing()
         assert await gateway.call.read() is grpc.aio.EOF

@@ -25,8 +25,8 @@ from foredraft.engine.runner import ModelRunner
 from foredraft.params import SamplingParams
 from foredraft.tree.node_id import path_id
 from foredraft.wire.messages import (
+    CloseDrafts,
     CloseSequence,
-    CloseSequences,
     Commit,
     Commits,
     Limits,
@@ -137,8 +137,8 @@ class Service:
         run_until_idle(self.drafter)
         return steps, {token for _, token, _ in target.proposed}
 
-    def close(self, seq_id: int) -> None:
-        self.drafter.handle(1, CloseSequences((CloseSequence(seq_id, 0),)))
+    def close(self, seq_id: int, *last: Commit) -> None:
+        self.drafter.handle(1, CloseDrafts((CloseSequence(seq_id, 0),), last))
 
 
 def test_a_second_request_gains_for_its_own_tenant_only() -> None:
@@ -175,8 +175,10 @@ def test_only_requests_that_the_gateway_closes_are_kept() -> None:
     service.drafter.end_stream(2)
     assert len(service.store) == 0
     service.drafter.handle(1, OpenSequences((opened,)))
-    service.close(1)
-    assert len(service.store) == len(prompt) + 1
+    service.close(1, Commit(1, 0, len(prompt), (5, 6)))
+    assert len(service.store) == len(prompt) + 2 + 1
+    run_until_idle(service.drafter)
+    assert service.store.of(OURS).propose([*prompt[-4:], 5], 1)[0].token == 6
 
 
 def test_a_long_text_is_indexed_between_other_pieces_of_work() -> None:
@@ -211,7 +213,7 @@ def guesser(drafter: Drafter, tenant: int) -> Guesser:
             paths[group.root_id] = []
             for parent, token in zip(group.parent_ids, group.tokens, strict=True):
                 paths[path_id(parent, [token])] = [*paths[parent], token]
-        drafter.handle(1, CloseSequences((CloseSequence(number, 0),)))
+        drafter.handle(1, CloseDrafts((CloseSequence(number, 0),)))
         return [path for path in paths.values() if path]
 
     return guesses

@@ -34,6 +34,7 @@ from foredraft.wire.codec import draft, verify
 from foredraft.wire.codec.nodes import encode_nodes
 from foredraft.wire.errors import code_from_number
 from foredraft.wire.messages import (
+    CloseDrafts,
     CloseSequence,
     CloseSequences,
     Commit,
@@ -193,8 +194,14 @@ DRAFT: dict[str, tuple[draft_pb2.ProposeRequest, Answer]] = {
     "commit outside the vocabulary": (commit(len(PROMPT), (VOCAB,)), refused("tokens")),
     "commit of an unknown sequence": (commit(0, (5,), seq_id=77), HARMLESS),
     "close of an unknown sequence": (
-        draft.encode_request(CloseSequences((CloseSequence(77, 1),))),
+        draft.encode_request(CloseDrafts((CloseSequence(77, 1),))),
         HARMLESS,
+    ),
+    "close with a commit after a gap": (
+        draft.encode_request(
+            CloseDrafts((CloseSequence(9, 1),), (Commit(9, 1, len(PROMPT) + 3, (5,)),))
+        ),
+        refused("continue", LOST),
     ),
     "orphans that nobody knows": (
         draft.encode_request(Commits((Commit(9, 1, len(PROMPT), (), orphans=(1, 2, 3)),))),
@@ -314,7 +321,7 @@ async def test_the_verify_service(tmp_path: Path, model: Path) -> None:
 async def test_the_draft_service(tmp_path: Path, model: Path) -> None:
     opened = draft.encode_request(OpenSequences((opening(9),)))
     good = draft.encode_request(OpenSequences((opening(GOOD),)))
-    closed = CloseSequences(tuple(CloseSequence(100 + index, 1) for index in range(MAX_SEQUENCES)))
+    closed = CloseDrafts(tuple(CloseSequence(100 + index, 1) for index in range(MAX_SEQUENCES)))
     close = draft.encode_request(closed)
     cases = {name: wire for name, (wire, _) in DRAFT.items()}
     for name, (change, _) in OPENINGS.items():

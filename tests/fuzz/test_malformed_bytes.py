@@ -18,6 +18,7 @@ from foredraft.v1 import generate_pb2
 from foredraft.wire.codec import draft, verify
 from foredraft.wire.codec.nodes import encode_nodes
 from foredraft.wire.messages import (
+    CloseDrafts,
     CloseSequence,
     CloseSequences,
     Commit,
@@ -33,6 +34,7 @@ from foredraft.wire.messages import (
 PAYLOADS = 2000
 OPENS = OpenSequences((doors.opening(1, temperature=1.0, seed=3), doors.opening(2, min_p=0.5)))
 CLOSES = CloseSequences((CloseSequence(1, 1), CloseSequence(2, 1)))
+ENDS = CloseDrafts(CLOSES.sequences, (Commit(1, 1, 18, (7,)),))
 ROOT = path_id(start_id(1, 1), doors.PROMPT)
 NODES = NodeBatch((NodeGroup(1, 1, ROOT, True, (9,), (ROOT,), (0.5,), (Source.SUFFIX,)),))
 VERIFY = [
@@ -41,7 +43,7 @@ VERIFY = [
 ]
 DRAFT = [
     draft.encode_request(request)
-    for request in (OPENS, Commits((Commit(1, 1, 16, (5, 6)),)), DraftBudget(8, 4, 0.1), CLOSES)
+    for request in (OPENS, Commits((Commit(1, 1, 16, (5, 6)),)), DraftBudget(8, 4, 0.1), ENDS)
 ]
 GENERATE = [
     generate_pb2.GenerateStreamRequest(

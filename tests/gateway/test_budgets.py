@@ -83,7 +83,15 @@ async def test_guessing_ends_where_it_does_not_pay_and_is_tried_again(
         for _ in range(32):  # the drafter itself looks whether anything is left out
             await target.step()
         await until(lambda: len(followed.tokens) >= told)
+        (request,), (link,) = running.relay._live.values(), running.relay._draft._links
+        await until(lambda: request.journal.position == target.position)
+        while not (link._resting and link._kept):  # until there is what it has not heard of
+            await target.step()
+            await until(lambda: request.journal.position == target.position)
         asking.cancel()
+        await until(lambda: draft.texts)
+        (text,) = draft.texts.values()
+        assert len(text) == target.position
     assert {budget.schedule for budget in verify.budgets} == {
         Schedule.HELD,
         Schedule.FREE,

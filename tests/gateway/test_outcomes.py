@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.scripted_target import ScriptedTarget, run_until_idle
+from support.scripted_target import ScriptedTarget, groups_of, run_until_idle
 
 from draft_service.answers import Answer, Drafts
 from draft_service.drafter import Drafter
@@ -17,6 +18,8 @@ from foredraft.v1 import draft_pb2 as pb
 from foredraft.wire.codec.draft import decode_response, encode_response
 from foredraft.wire.errors import BadMessage
 from foredraft.wire.messages import (
+    CloseDrafts,
+    CloseSequence,
     Commits,
     DraftBudget,
     GuessOutcomes,
@@ -92,7 +95,16 @@ def test_numbers_add_up_from_the_drafter_to_the_metrics() -> None:
         drafter.handle(0, Commits((target.step(),)))
         seconds += 0.1
         steps += 1
+    answers = run_until_idle(drafter)
+    messages += told(answers, meter)
+    for group in groups_of(answers):
+        target.take(group)
+    count(target, counts)
+    last = target.step()  # no commit like the others: the request ends with it
+    assert drafter.handle(0, CloseDrafts((CloseSequence(1, 0),), (last,))) == []
+    assert len(drafter) == 0
     seconds += 2.0
+    drafter.handle(0, OpenSequences((replace(opened, seq_id=2),)))
     messages += told(run_until_idle(drafter), meter)
     assert 3 < messages <= steps / 10 + 2  # one a second
     assert sum(counts.values()) > 100 and not target.orphans

@@ -168,11 +168,12 @@ async def test_commits_and_orphans_go_to_the_drafter(model, known):
         seq_id, task = await start(client, verify)
         verify.commit(seq_id, Round((10, 11), accepted=1, orphans=(99,)))
         await until(lambda: draft.commits)
-        verify.commit(seq_id, Round((), finish=STOP))
+        verify.commit(seq_id, Round((12,), finish=STOP))
         await task
         await until(lambda: draft.closed)
-    (commit,) = draft.commits
+    (commit,) = draft.commits  # the last one comes with the close
     assert commit.tokens == (10, 11) and commit.orphans == (99,) and commit.accepted == 1
+    assert draft.texts[seq_id] == [*draft.opened[0].prompt, 10, 11, 12]
 
 
 @pytest.mark.asyncio

@@ -17,6 +17,7 @@ from foredraft.wire.codec import verify as verify_codec
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from foredraft.wire.messages import (
+    CloseDrafts,
     CloseSequence,
     CloseSequences,
     Commit,
@@ -183,6 +184,7 @@ class FakeDraft(_Streams, draft_pb2_grpc.DraftServiceServicer):
         self.opened: list[OpenSequence] = []
         self.commits: list[Commit] = []
         self.closed: list[CloseSequence] = []
+        self.texts: dict[int, list[int]] = {}  # by seq_id: what it knew of those that are closed
         self.budgets: list[DraftBudget] = []
 
     async def Handshake(self, request, context):
@@ -207,16 +209,20 @@ class FakeDraft(_Streams, draft_pb2_grpc.DraftServiceServicer):
                     self.live[sequence.seq_id] = Followed(sequence, known)
             case Commits(commits):
                 self.commits.extend(commits)
-                for commit in commits:
-                    followed = self.live[commit.seq_id]
-                    assert commit.position == len(followed.tokens)
-                    followed.tokens.extend(commit.tokens)
+                self._follow(commits)
             case DraftBudget():
                 self.budgets.append(request)
-            case CloseSequences(sequences):
+            case CloseDrafts(sequences, last):
+                self._follow(last)
                 self.closed.extend(sequences)
                 for sequence in sequences:
-                    self.live.pop(sequence.seq_id)
+                    self.texts[sequence.seq_id] = self.live.pop(sequence.seq_id).tokens
+
+    def _follow(self, commits: Iterable[Commit]) -> None:
+        for commit in commits:
+            followed = self.live[commit.seq_id]
+            assert commit.position == len(followed.tokens)
+            followed.tokens.extend(commit.tokens)
 
 
 def identity(

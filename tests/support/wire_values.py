@@ -58,7 +58,8 @@ OPEN = st.builds(
     tenant=U64,
 )
 OPENS = st.builds(m.OpenSequences, tuples(OPEN))
-CLOSES = st.builds(m.CloseSequences, tuples(st.builds(m.CloseSequence, U64, U32)))
+CLOSE = st.builds(m.CloseSequence, U64, U32)
+CLOSES = st.builds(m.CloseSequences, tuples(CLOSE))
 ERROR = st.builds(m.SequenceError, U64, U32, st.integers(0, 16), st.text(max_size=20))
 WORKER = st.builds(
     m.WorkerIdentity,
@@ -155,6 +156,7 @@ DRAFT_BUDGET = st.builds(
     m.DraftBudget, U32, U32, number(0.0, 1.0), number(0.0, 1.0), PRICES, PRICES
 )
 COMMITS = st.builds(m.Commits, commit_lists(whole=False))
+DRAFT_CLOSES = st.builds(m.CloseDrafts, tuples(CLOSE), commit_lists(whole=False))
 OUTCOMES = st.integers(0, 1000).flatmap(
     lambda guesses: st.builds(
         m.GuessOutcomes,

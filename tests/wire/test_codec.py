@@ -49,7 +49,7 @@ def test_verify_response(response):
     assert verify.decode_response(resend(verify.encode_response(response))) == response
 
 
-@given(values.OPENS | values.COMMITS | values.DRAFT_BUDGET | values.CLOSES)
+@given(values.OPENS | values.COMMITS | values.DRAFT_BUDGET | values.DRAFT_CLOSES)
 def test_draft_request(request_value):
     decoded = draft.decode_request(resend(draft.encode_request(request_value)))
     assert decoded == (request_value, ())

@@ -26,7 +26,7 @@ from foredraft.wire.errors import BadMessage
 from foredraft.wire.messages import (
     OUTCOME_BINS,
     OUTCOME_DEPTHS,
-    CloseSequences,
+    CloseDrafts,
     Commit,
     Commits,
     DraftBudget,
@@ -41,7 +41,7 @@ from foredraft.wire.messages import (
     WorkerIdentity,
 )
 
-Request = OpenSequences | Commits | DraftBudget | CloseSequences
+Request = OpenSequences | Commits | DraftBudget | CloseDrafts
 Response = NodeBlocks | Nack
 
 
@@ -59,7 +59,7 @@ def encode_request(request: Request) -> pb.ProposeRequest:
             opens = [encode_open(sequence) for sequence in sequences]
             return pb.ProposeRequest(open=pb.OpenDrafts(sequences=opens))
         case Commits():
-            return pb.ProposeRequest(commits=_encode_commits(request))
+            return pb.ProposeRequest(commits=_encode_commits(request.commits))
         case DraftBudget():
             budget = pb.DraftBudget(
                 max_nodes_per_sequence=request.max_nodes_per_sequence,
@@ -70,8 +70,8 @@ def encode_request(request: Request) -> pb.ProposeRequest:
                 tokens_per_row=request.tokens_per_row,
             )
             return pb.ProposeRequest(budget=budget)
-        case CloseSequences(sequences):
-            closes = pb.CloseDrafts(sequences=encode_closes(sequences))
+        case CloseDrafts(sequences, last):
+            closes = pb.CloseDrafts(sequences=encode_closes(sequences), last=_encode_commits(last))
             return pb.ProposeRequest(close=closes)
 
 
@@ -86,11 +86,13 @@ def decode_request(wire: pb.ProposeRequest) -> tuple[Request, tuple[SequenceErro
             sequences, errors = decode_opens(wire.open.sequences)
             return OpenSequences(sequences), errors
         case "commits":
-            return _decode_commits(wire.commits), ()
+            return Commits(_decode_commits(wire.commits)), ()
         case "budget":
             return _decode_budget(wire.budget), ()
         case "close":
-            return CloseSequences(decode_closes(wire.close.sequences)), ()
+            return CloseDrafts(
+                decode_closes(wire.close.sequences), _decode_commits(wire.close.last)
+            ), ()
     raise BadMessage("message", "one of open, commits, budget, close")
 
 
@@ -132,8 +134,7 @@ def decode_response(wire: pb.ProposeResponse) -> Response:
     raise BadMessage("message", "one of nodes, nack")
 
 
-def _encode_commits(message: Commits) -> pb.Commits:
-    commits = message.commits
+def _encode_commits(commits: Sequence[Commit]) -> pb.Commits:
     return pb.Commits(
         seq_ids=[commit.seq_id for commit in commits],
         incarnations=[commit.incarnation for commit in commits],
@@ -146,7 +147,7 @@ def _encode_commits(message: Commits) -> pb.Commits:
     )
 
 
-def _decode_commits(wire: pb.Commits) -> Commits:
+def _decode_commits(wire: pb.Commits) -> tuple[Commit, ...]:
     check_rows(
         len(wire.seq_ids),
         incarnations=wire.incarnations,
@@ -166,13 +167,11 @@ def _decode_commits(wire: pb.Commits) -> Commits:
         split(tuple(wire.orphan_ids), wire.orphan_counts),
         strict=True,
     )
-    return Commits(
-        tuple(
-            [
-                Commit(seq_id, incarnation, position, tokens, accepted=accepted, orphans=orphans)
-                for seq_id, incarnation, position, tokens, accepted, orphans in rows
-            ]
-        )
+    return tuple(
+        [
+            Commit(seq_id, incarnation, position, tokens, accepted=accepted, orphans=orphans)
+            for seq_id, incarnation, position, tokens, accepted, orphans in rows
+        ]
     )
 
 
