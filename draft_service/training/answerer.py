@@ -8,7 +8,7 @@ per bucket and number of rows; everywhere else the very same step runs as it is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 
 import torch
@@ -53,11 +53,13 @@ class Answerer:
         seed: int,
         most: int,
         stop: Event | None = None,
+        tell: Callable[[float, int], None] = lambda share, tokens: None,
     ) -> list[list[int]]:
         """Up to ``most`` tokens for each prompt, its EOS included if it came.
 
         Equal arguments give equal answers. Temperature 0 is greedy. The batch ends early when 95 %
-        of its answers have ended: the others stay as long as they are then.
+        of its answers have ended: the others stay as long as they are then. Now and then ``tell``
+        gets the share of the steps that are done, from 0 to 1, and how many tokens are there.
 
         Raises:
             Stopped: ``stop`` was set meanwhile.
@@ -79,7 +81,10 @@ class Answerer:
             answers[:, number].index_copy_(0, places, chosen.masked_fill(done, _NOTHING))
             done |= (chosen[:, None] == self._eos).any(dim=-1)
             steps.advance(chosen)
-            if number % _LOOK_EVERY == _LOOK_EVERY - 1:
+            look = number % _LOOK_EVERY == _LOOK_EVERY - 1
+            if look or device.type == "cpu":  # there a step takes seconds, and to look is for free
+                tell((number + 1) / most, int((answers != _NOTHING).sum()))
+            if look:
                 live = int((~done).sum())
                 if live <= int(_LEFT_UNDONE * count):
                     break

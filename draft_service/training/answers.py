@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
-from tqdm import tqdm
 
+from draft_service.training.answer_bar import AnswerBar
 from draft_service.training.answerer import Answerer
 from draft_service.training.prompt_ids import Ids, PromptIds
-from draft_service.training.settings import TrainSettings, write_whole
+from draft_service.training.settings import TrainSettings, derived_seed, write_whole
 from draft_service.training.stopped import Stopped
 from foredraft.params import InvalidField
 
@@ -98,7 +97,7 @@ def make_answers(
 def _shards(settings: TrainSettings, prompts: PromptIds) -> list[tuple[Path, list[Job]]]:
     """Files and what belongs into each: held-out prompts, then about a million tokens a file."""
     jobs = [Job(ids, heat) for ids in prompts.trained for heat in settings.temperatures]
-    random.Random(settings.seed).shuffle(jobs)
+    random.Random(derived_seed(settings.seed, "shards")).shuffle(jobs)
     batches = max(1, round(_SHARD_TOKENS / settings.max_answer / settings.answer_batch))
     size = batches * settings.answer_batch
     files = [(settings.answers / _HELD_OUT, [Job(ids, 0.0) for ids in prompts.held_out])]
@@ -115,17 +114,13 @@ def _make_missing(
     stop: Event,
     say: Say,
 ) -> None:
-    started, made = time.monotonic(), 0
     total = sum(len(jobs) for _, jobs in missing)
-    with tqdm(total=total, desc="answers", unit="answer", disable=None) as bar:
+    with AnswerBar(total) as bar:
         for file, jobs in missing:
-            answers = _answer_all(settings, answerer, jobs, file.stem, stop, bar)
-            answers.save(file)
-            made += answers.answer_tokens
-            speed = made / (time.monotonic() - started)
-            bar.set_postfix_str(f"{speed:,.0f} tokens/s")
-            logger.info("%s: %d tokens so far, %.0f tokens/s", file.name, made, speed)
-    seconds = time.monotonic() - started
+            _answer_all(settings, answerer, jobs, file.stem, stop, bar).save(file)
+            speed = bar.tokens / bar.seconds
+            logger.info("%s: %d tokens so far, %.0f tokens/s", file.name, bar.tokens, speed)
+    made, seconds = bar.tokens, bar.seconds
     say(f"{total} answers, {made} tokens, in {seconds:.0f} s ({made / seconds:.0f} tokens/s)")
 
 
@@ -135,10 +130,10 @@ def _answer_all(
     jobs: Sequence[Job],
     name: str,
     stop: Event,
-    bar: tqdm[NoReturn],
+    bar: AnswerBar,
 ) -> Answers:
     """The answers of one shard. Batches are of prompts of similar length, in a fixed order."""
-    chance = random.Random(f"{settings.seed} {name}")
+    chance = random.Random(derived_seed(settings.seed, f"answers of {name}"))
     ordered = sorted(jobs, key=lambda job: (len(job.prompt), job.prompt, job.temperature))
     rows = settings.answer_batch
     found: list[tuple[Job, list[int], int]] = []
@@ -147,9 +142,10 @@ def _answer_all(
             raise Stopped
         seed = chance.getrandbits(63)
         prompts, heats = [job.prompt for job in batch], [job.temperature for job in batch]
-        answers = answerer.answer(prompts, heats, seed, settings.max_answer, stop)
+        tell = partial(bar.move, len(batch))
+        answers = answerer.answer(prompts, heats, seed, settings.max_answer, stop, tell)
         found += [(job, ids, seed) for job, ids in zip(batch, answers, strict=True)]
-        bar.update(len(batch))
+        bar.batch_done(len(batch), sum(map(len, answers)))
     return _collected(found)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from draft_service.training.settings import TrainSettings
+from draft_service.training.settings import TrainSettings, derived_seed
 from foredraft.chat_template import ChatTemplate
 from foredraft.params import InvalidField
 from foredraft.prompt_file import Chat, read_prompts
@@ -42,7 +42,7 @@ def read_prompt_ids(settings: TrainSettings) -> PromptIds:
     ]
     found = dict.fromkeys(chat_ids(settings.target, chats))
     fitting = [ids for ids in found if len(ids) <= settings.length - LEAST_ANSWER]
-    random.Random(settings.seed).shuffle(fitting)
+    random.Random(derived_seed(settings.seed, "prompts")).shuffle(fitting)
     if len(fitting) <= settings.holdout:
         allowed = f"files with more than {settings.holdout} prompts (--holdout) of up to"
         room = settings.length - LEAST_ANSWER

@@ -53,6 +53,15 @@ class TrainSettings:
     device: str = "auto"
 
 
+def derived_seed(seed: int, purpose: str) -> int:
+    """What begins a generator of random numbers: 64 bits of a SHA-256.
+
+    Each use of chance has a purpose of its own, so that no two draw the same numbers, and none is
+    a function of how much another one has drawn: a run that is resumed gets what it would have got.
+    """
+    return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:8], "big")
+
+
 def answer_identity(settings: TrainSettings) -> dict[str, Any]:
     """What the answers are a function of, by the option that says it.
 

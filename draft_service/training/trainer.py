@@ -21,7 +21,7 @@ from draft_service.training.learning_rate import learning_rate
 from draft_service.training.objective import distillation_loss
 from draft_service.training.pair import Pair
 from draft_service.training.progress_log import Line, ProgressLog
-from draft_service.training.settings import TrainSettings
+from draft_service.training.settings import TrainSettings, derived_seed
 from draft_service.training.stopped import Stopped
 from foredraft.params import InvalidField
 
@@ -56,6 +56,7 @@ class Trainer:
             name: weight for name, weight in pair.draft.named_parameters() if weight.requires_grad
         }
         self._optimizer = _optimizer(self._free.values(), settings, pair.device)
+        self._order = derived_seed(settings.seed, "windows")
         self._file = settings.work / "checkpoint.pt"
         self._step = self._tokens = 0
         self._before = 0.0  # seconds of earlier parts of this run
@@ -92,7 +93,7 @@ class Trainer:
         settings, pair, material = self._settings, self._pair, self._material
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(settings.learning_rate, self._progress(0.5))
-        rows = rows_of(self._step, settings.batch, len(material.trained), settings.seed)
+        rows = rows_of(self._step, settings.batch, len(material.trained), self._order)
         batch = to_device(material.trained, rows, pair.device)
         target, draft = pair.target_rows(batch), pair.draft_rows(batch)
         loss = distillation_loss(draft, target, self._head)

@@ -60,6 +60,15 @@ def test_a_seed_repeats_its_answers_and_another_does_not(pair: Pair) -> None:
     assert all(theirs != ours for theirs, ours in zip(other[1:], first[1:], strict=True))
 
 
+def test_how_far_a_batch_is_is_told_before_its_end(pair: Pair) -> None:
+    told: list[tuple[float, int]] = []
+    rows = [[5], [9, 8], [7]]
+    answerer(pair, 4, eos=()).answer(
+        rows, [0.0] * 3, 0, most=40, tell=lambda share, tokens: told.append((share, tokens))
+    )
+    assert told == [(step / 40, 3 * step) for step in range(1, 41)]
+
+
 def test_samples_follow_the_target_at_their_temperature(pair: Pair) -> None:
     rows, prompt, heat = 1000, [9, 8, 7], 0.7
     found = answerer(pair, rows).answer([prompt] * rows, [heat] * rows, seed=3, most=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from support.tiny_models import make_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from draft_service.training import objective
+from draft_service.training.answer_bar import AnswerBar
 from draft_service.training.answerer import Answerer
 from draft_service.training.answers import Answers
 from draft_service.training.batches import lay_out_windows, pack, rows_of, to_device
@@ -24,6 +27,7 @@ from draft_service.training.objective import distillation_loss
 from draft_service.training.pair import load_pair
 from draft_service.training.prompt_ids import chat_ids
 from draft_service.training.prune import choose_layers, prune
+from draft_service.training.settings import derived_seed
 from draft_service.training.vocabulary import answer_counts, choose_vocabulary, save_vocabulary
 from foredraft.chat_template import ChatTemplate
 from foredraft.engine.noise import gumbel
@@ -32,6 +36,7 @@ from foredraft.request import ChatMessage
 from gateway.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
+WINDOWS_SEED = 3202145210652285965
 
 
 def some_answers(count: int = 7, vocabulary: int = 128) -> Answers:
@@ -168,6 +173,29 @@ def test_every_window_comes_once_a_round() -> None:
     assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
     assert list(rows[:10]) != list(rows[10:])
     assert list(rows_of(3, 4, 10, seed=1)) == list(rows[12:16])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_moves_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with AnswerBar(total=40) as bar:
+        bar.move(20, 0.5, 100)
+        assert "25%" in str(bar._bar) and "10/40" in str(bar._bar)
+        assert "tokens/s" in str(bar._bar)
+        bar.batch_done(20, 150)  # some ended early
+        bar.move(20, 0.25, 30)
+        assert "25/40" in str(bar._bar) and bar.tokens == 150
+
+
+def test_each_use_of_chance_has_numbers_of_its_own() -> None:
+    purposes = ("prompts", "shards", "answers of shard-0000", "windows")
+    seeds = {derived_seed(seed, purpose) for seed in (0, 1, 2**64 - 1) for purpose in purposes}
+    assert len(seeds) == 12
+    assert derived_seed(0, "windows") == WINDOWS_SEED  # the same on every machine
 
 
 def test_loss_and_gradient_equal_the_plain_formula(monkeypatch: pytest.MonkeyPatch) -> None:

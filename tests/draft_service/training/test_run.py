@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -14,6 +15,7 @@ from safetensors.numpy import load_file
 from support.tiny_models import EOS, make_tiny_model
 from transformers import AutoModelForCausalLM
 
+from draft_service.training import trainer
 from draft_service.training.answers import Answers
 from draft_service.training.checkpoint import Checkpoint
 from draft_service.training.progress_log import Line, ProgressLog
@@ -41,8 +43,11 @@ class StopAfter(Event):
 
 @dataclass(frozen=True)
 class Run:
+    """``seeds``: of every use of chance, in order."""
+
     settings: TrainSettings
     said: list[str]
+    seeds: list[int]
 
     @property
     def lines(self) -> list[Line]:
@@ -79,8 +84,16 @@ def settings_in(directory: Path, **changes: Any) -> TrainSettings:
 
 def run(settings: TrainSettings, stop: Event | None = None) -> Run:
     said: list[str] = []
-    train_draft(settings, stop or Event(), said.append)
-    return Run(settings, said)
+    seeds: list[int] = []
+
+    def noting(make: Any) -> Any:
+        return lambda *given: seeds.append(given[-1]) or make(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((random, "Random"), (trainer, "rows_of")):
+            patch.setattr(module, name, noting(getattr(module, name)))
+        train_draft(settings, stop or Event(), said.append)
+    return Run(settings, said, seeds)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +151,12 @@ def test_the_vocabulary_holds_what_the_answers_say_most(whole: Run) -> None:
     assert min(counts[token] for token in ids if token > EOS) >= max(
         count for token, count in enumerate(counts) if token not in ids
     )
+
+
+def test_no_two_uses_of_chance_share_their_numbers(whole: Run) -> None:
+    prompts, shards, held_out, shard, *windows = whole.seeds
+    assert len({prompts, shards, held_out, shard, windows[0], whole.settings.seed}) == 6
+    assert windows == [windows[0]] * STEPS
 
 
 def test_every_prompt_is_answered_at_every_temperature(whole: Run) -> None:
