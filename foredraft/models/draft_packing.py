@@ -20,6 +20,13 @@ from foredraft.models.target_tensors import EMBEDDING, HEAD, digest, read_target
 from foredraft.tokenizer_hash import tokenizer_identity
 
 _CARD = "README.md"
+# Nobody measures here: the answers and the target's time that it takes are those of the training.
+_ROUNDED = """
+## Packed
+
+The weights of linear layers were rounded to 8 bits, with one scale per row. What this card tells
+was measured before that.
+"""
 
 
 def pack_draft(directory: Path, target: Path) -> DraftPack:
@@ -52,16 +59,23 @@ def _pack(directory: Path, target: Path) -> DraftPack:
                 matrices[name] = Int8Rows.of(_finite(tensor, name))
             else:
                 vectors[name] = _finite(tensor, name)
-    card = directory / _CARD
     return DraftPack(
         target=target.name,
         left_out=left_out,
         config=read_json_object(directory / "config.json"),
-        card=card.read_text(encoding="utf-8") if card.exists() else "",
+        card=_card(directory / _CARD),
         matrices=matrices,
         vectors=vectors,
         ids=None if output is None else output.ids.to(torch.int32).numpy(),
     )
+
+
+def _card(file: Path) -> str:
+    """The draft's own, with what packing makes of it; empty without one."""
+    if not file.exists():
+        return ""
+    card = file.read_text(encoding="utf-8")
+    return card if _ROUNDED in card else card.rstrip("\n") + "\n" + _ROUNDED
 
 
 def _shared(tensor: Tensor, target: Path, name: str) -> str:

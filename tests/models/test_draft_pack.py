@@ -105,7 +105,10 @@ def test_a_round_trip(tmp_path: Path, family: str, options: dict[str, object]) -
     assert config == json.loads((draft / "config.json").read_text()) | {"dtype": "float32"}
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert (directory / name).read_bytes() == (target / name).read_bytes()
-    assert (directory / "README.md").read_text() == (draft / "README.md").read_text()
+    card = (directory / "README.md").read_text()
+    assert card.startswith((draft / "README.md").read_text())
+    assert card.count("rounded to 8 bits") == 1 and "measured before that" in card
+    assert pack_draft(directory, target).card == card  # it says so once
     assert not (directory / FILE).exists()
 
 
