@@ -24,8 +24,7 @@ from foredraft.chat_template import ChatTemplate
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import (
     DRAFT_NAMES,
-    find_draft,
-    find_model,
+    find_models,
     positive_int,
     read_speculation,
 )
@@ -80,11 +79,12 @@ def main(arguments: list[str]) -> int:
         read_speculation(mode, args.draft)
     check_output(args.json)
     chats = read_prompts(args.prompts, args.limit, option="--prompts")
+    model, draft = find_models(args.model, args.draft)
     config = StackConfig(
         grpc_host="127.0.0.1",
         grpc_port=0,
-        model=find_model(args.model),
-        draft=find_draft(args.draft, args.model),
+        model=model,
+        draft=draft,
         dtype=args.dtype,
         prefix_share=0.0,  # every system computes the whole prompt
         log_level="error",

@@ -30,7 +30,7 @@ from bench.step_model import StepModel
 from bench.workloads import Row, find_files, read_rows
 from draft_service.identity import mismatch, read_target
 from foredraft.cli.faults import CommandError
-from foredraft.cli.options import find_draft, find_model
+from foredraft.cli.options import find_models
 from foredraft.config import EngineConfig, StackConfig
 from foredraft.engine.model_config import UnsupportedModel
 from foredraft.params import Schedule
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> int:
 
 def _prepare(args: argparse.Namespace) -> Bench:
     rows = read_rows(args.workload or find_files(args.data, args.only), args.limit)
-    model, draft = find_model(args.model), find_draft(args.draft, args.model)
+    model, draft = find_models(args.model, args.draft)
     try:
         target = read_target(model)
         asker = Asker(model, Settings(target, args.max_tokens, args.seed))

@@ -48,14 +48,14 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def _path(args: argparse.Namespace) -> int:
-    print(find_model(args.model))
+    print(find_model(args.model, "ID"))
     return 0
 
 
 def _pack(args: argparse.Namespace) -> int:
     if args.out.is_dir() or not args.out.absolute().parent.is_dir():
         raise InvalidField("--out", f"a file in a folder that is there, not {str(args.out)!r}")
-    draft, target = find_model(args.draft), find_model(args.target)
+    draft, target = find_model(args.draft, "DIR"), find_model(args.target, "--target")
     from foredraft.models.draft_packing import pack_draft
 
     try:
@@ -69,7 +69,7 @@ def _pack(args: argparse.Namespace) -> int:
 
 
 def _unpack(args: argparse.Namespace) -> int:
-    target = find_model(args.target)
+    target = find_model(args.target, "--target")
     from foredraft.models.draft_unpacking import unpack_draft
 
     try:

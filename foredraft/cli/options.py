@@ -169,25 +169,31 @@ def read_speculation(name: str, draft: str) -> Speculation:
     return mode
 
 
-def find_model(name: str) -> Path:
+def find_model(name: str, option: str = "--model") -> Path:
+    """The directory of a model that was named after ``option``."""
     try:
-        return resolve_model(name)
+        return resolve_model(name, option)
     except ModelError as error:
         raise CommandError(str(error)) from error
 
 
-def find_draft(name: str, model: str) -> Path | None:
-    """The draft model of ``model``; both as on the command line."""
+def find_draft(
+    name: str, model: str, option: str = "--draft", model_option: str = "--model"
+) -> Path | None:
+    """The draft model of ``model``; both as on the command line, after these options."""
     try:
-        return resolve_draft(name, model)
+        return resolve_draft(name, model, option, model_option)
     except ModelError as error:
         raise CommandError(str(error)) from error
 
 
-def find_models(model: str, draft: str) -> tuple[Path, Path | None]:
+def find_models(
+    model: str, draft: str, option: str = "--draft", model_option: str = "--model"
+) -> tuple[Path, Path | None]:
     """Both directories; one that is wrong is told before a known model is fetched for minutes."""
+    options = option, model_option
     if draft in KNOWN_MODELS or draft == "none":
-        target = find_model(model)
-        return target, find_draft(draft, model)
-    found = find_draft(draft, model)
-    return find_model(model), found
+        target = find_model(model, model_option)
+        return target, find_draft(draft, model, *options)
+    found = find_draft(draft, model, *options)
+    return find_model(model, model_option), found

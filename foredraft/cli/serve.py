@@ -21,8 +21,8 @@ from foredraft.cli.options import (
     add_speculation_flag,
     add_suffix_store_flag,
     address_list,
-    find_draft,
     find_model,
+    find_models,
     host_and_port,
     number_in,
     positive_int,
@@ -45,6 +45,7 @@ from foredraft.params import Range, Schedule, Speculation
 
 logger = logging.getLogger(__name__)
 
+_TARGET = "--target"
 _SHARE = Range(0.0, 1.0, whole=False)
 _WAIT = Range(0.0, 86_400.0, whole=False)
 _TIME_LIMIT = Range(0.0, 86_400.0, whole=False, open_low=True)
@@ -78,7 +79,7 @@ def _add_verify(roles: Subparsers) -> None:
 def _add_draft(roles: Subparsers) -> None:
     parser = _add_role(roles, "draft", "the guesses", _draft_config)
     _add_listen(parser)
-    parser.add_argument("--target", metavar="DIR|ID", default=DEFAULT_MODEL, help="guess for this")
+    parser.add_argument(_TARGET, metavar="DIR|ID", default=DEFAULT_MODEL, help="guess for this")
     parser.add_argument(
         "--model",
         metavar="DIR|ID|none|default",
@@ -183,10 +184,11 @@ def _verify_config(args: argparse.Namespace) -> VerifyConfig:
 
 
 def _draft_config(args: argparse.Namespace) -> DraftConfig:
+    target, engine = _draft_models(args)
     return DraftConfig(
         listen=args.listen,
-        target=find_model(args.target),
-        engine=_draft_engine(args),
+        target=target,
+        engine=engine,
         max_sequences=args.max_sequences,
         max_nodes=args.max_nodes,
         max_depth=args.max_depth,
@@ -212,12 +214,16 @@ def _gateway_config(args: argparse.Namespace) -> GatewayConfig:
     )
 
 
-def _draft_engine(args: argparse.Namespace) -> EngineConfig | None:
-    """A stand-in speaks the target's language, and so needs no directory of its own."""
+def _draft_models(args: argparse.Namespace) -> tuple[Path, EngineConfig | None]:
+    """The target, and what guesses for it.
+
+    A stand-in speaks the target's language, and so needs no directory of its own.
+    """
     if args.fake_engine is not None:
-        return _engine_config(args, find_model(args.target))
-    draft = find_draft(args.model, args.target)
-    return None if draft is None else _engine_config(args, draft)
+        target = find_model(args.target, _TARGET)
+        return target, _engine_config(args, target)
+    target, draft = find_models(args.target, args.model, "--model", _TARGET)
+    return target, None if draft is None else _engine_config(args, draft)
 
 
 def _engine_config(args: argparse.Namespace, model: Path) -> EngineConfig:

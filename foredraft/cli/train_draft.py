@@ -184,7 +184,7 @@ def _settings(args: argparse.Namespace) -> Any:
     work = args.work or output.with_name(f"{output.name}.work")
     minutes = args.minutes if args.minutes or args.steps else 5.0
     return _load("draft_service.training.settings").TrainSettings(
-        target=find_model(args.target),
+        target=find_model(args.target, "--target"),
         output=output,
         work=work,
         answers=args.answers or work / "answers",

@@ -11,44 +11,52 @@ from foredraft.engine.model_config import UnsupportedModel, read_model_config
 from foredraft.models.catalog import DRAFT_FILES, KNOWN_DRAFTS, KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError, fetch_gguf
 from foredraft.models.publish import publish
+from foredraft.params import InvalidField
 from foredraft.tokenizer_hash import read_tokenizer
 
 _CONVERSION_MODULES = ("gguf", "numpy", "safetensors")
 _DRAFT_MODULES = ("numpy", "safetensors")
 
 
-def resolve_model(name: str) -> Path:
+def resolve_model(name: str, option: str = "--model", others: str = "") -> Path:
     """The directory of ``name``: a known id (fetched if it is not there yet) or a local directory.
 
+    ``option`` is where the user wrote it, ``others`` what else is allowed there.
+
     Raises:
-        ModelError: it is neither, or the directory holds no model that the engine runs or no
-            tokenizer.
+        InvalidField: it is neither.
+        ModelError: the directory holds no model that the engine runs or no tokenizer, or a known
+            model cannot be had.
     """
     if name in KNOWN_MODELS:
         return _known_directory(KNOWN_MODELS[name])
     directory = Path(name).expanduser()
     if not directory.is_dir():
         known = ", ".join(KNOWN_MODELS)
-        raise ModelError(f"model must be a local directory or one of: {known}; got {name!r}")
-    _check_directory(directory)
+        allowed = f"{others}a local directory or a known id ({known}), not {name!r}"
+        raise InvalidField(option, allowed)
+    _check_directory(directory, option)
     return directory.resolve()
 
 
-def resolve_draft(name: str, model: str) -> Path | None:
-    """The directory of the draft ``name`` for ``model``, both as a user writes them.
+def resolve_draft(
+    name: str, model: str, option: str = "--draft", model_option: str = "--model"
+) -> Path | None:
+    """The directory of the draft ``name`` for ``model``, as a user writes them after the options.
 
     "none" is None, "default" the draft that is shipped for the model, unpacked once; anything
     else is as in `resolve_model`.
 
     Raises:
-        ModelError: as in `resolve_model`, or no draft is shipped for the model.
+        InvalidField: as in `resolve_model`, or no draft is shipped for the model.
+        ModelError: as in `resolve_model`.
     """
     if name == "none":
         return None
     if name != "default":
-        return resolve_model(name)
-    file = _shipped_draft(model)  # told before the target is fetched
-    target = resolve_model(model)
+        return resolve_model(name, option, "none, default, ")
+    file = _shipped_draft(model, option)  # told before the target is fetched
+    target = resolve_model(model, model_option)
     _need(_DRAFT_MODULES, f"the draft of model {target.name} must be unpacked")
     from foredraft.models.draft_unpacking import unpack_draft
 
@@ -94,18 +102,18 @@ def _need(modules: tuple[str, ...], work: str) -> None:
         )
 
 
-def _shipped_draft(model: str) -> Path:
+def _shipped_draft(model: str, option: str) -> Path:
     for known, file in KNOWN_DRAFTS.items():
         directory = converted_path(KNOWN_MODELS[known])
         if model == known or Path(model).expanduser().resolve() == directory.resolve():
             return DRAFT_FILES / file
-    raise ModelError(f"no default draft is shipped for model {model}: name a directory, or none")
+    raise InvalidField(option, f"none or a directory: no default draft is shipped for {model}")
 
 
-def _check_directory(directory: Path) -> None:
+def _check_directory(directory: Path, option: str) -> None:
     """The small files are read here, so that a fault is told before any process starts."""
     try:
         read_model_config(directory)
         read_tokenizer(directory)
     except UnsupportedModel as error:
-        raise ModelError(f"model directory {directory}: {error}") from error
+        raise ModelError(f"{option} {directory}: {error}") from error

@@ -137,7 +137,7 @@ def test_a_model_that_cannot_be_had(
     file = tmp_path / "rows.jsonl"
     file.write_text('{"prompt": "one"}\n')
     code, line = run(capsys, name, "--prompts", file, "--model", tmp_path / "none")
-    assert code == 1 and line.startswith("foredraft: model must be a local directory or one of")
+    assert code == 2 and line.startswith("foredraft: --model must be a local directory or")
 
 
 def test_perplexity_of_a_text(

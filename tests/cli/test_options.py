@@ -75,20 +75,40 @@ def test_run_looks_at_its_arguments_before_the_model(
     assert message in error and "no-such-model" not in error
 
 
+DRAFTS = [
+    (("up", "--draft"), "--draft"),
+    (("run", "hi", "--draft"), "--draft"),
+    (("serve", "draft", "--listen", "unix:d", "--model"), "--model"),
+]
+
+
 def test_a_wrong_directory_is_told_before_a_model_is_fetched(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "empty"))
-    code, error = run(capsys, "up", "--draft", "no-such-draft")
-    assert code == 1 and "no-such-draft" in error
+    for arguments, option in DRAFTS:
+        code, error = run(capsys, *arguments, "no-such-draft")
+        names = "none, default, a local directory or a known id (smollm2-135m-instruct)"
+        assert error == f"foredraft: {option} must be {names}, not 'no-such-draft'\n" and code == 2
+        code, error = run(capsys, *arguments, str(tmp_path))
+        told = f"foredraft: {option} {tmp_path}: config.json is missing from the model directory"
+        assert error == f"{told}\n" and code == 1
     assert not (tmp_path / "empty").exists()
 
 
 def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, error = run(capsys, "up", "--grpc-port", "0", "--model", "no-such-model")
-    assert code == 1
-    assert error.count("\n") == 1
-    assert "model must be a local directory or one of: smollm2-135m-instruct" in error
+    for arguments, option in (
+        (("up", "--grpc-port", "0", "--model"), "--model"),
+        (("serve", "gateway", "--grpc-listen", ":0", "--verify", "unix:v", "--model"), "--model"),
+        (("serve", "draft", "--listen", "unix:d", "--target"), "--target"),
+        (("models", "path"), "ID"),
+        (("models", "pack-draft", "--out", "new.safetensors"), "DIR"),
+        (("models", "unpack-draft", "file", "--target"), "--target"),
+        (("train-draft", "--output", "new", "--prompts", "file", "--target"), "--target"),
+    ):
+        code, error = run(capsys, *arguments, "no-such-model")
+        allowed = "a local directory or a known id (smollm2-135m-instruct), not 'no-such-model'"
+        assert error == f"foredraft: {option} must be {allowed}\n" and code == 2
 
 
 def test_models_path_prints_the_directory_alone(

@@ -13,6 +13,7 @@ from support.tiny_models import make_tiny_llama
 from foredraft.models import convert, fetch, resolve
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError
+from foredraft.params import InvalidField
 
 MEMBER = "carrier/tiny.gguf"
 CONFIG = '{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}'
@@ -112,7 +113,7 @@ def test_a_local_directory_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_what_is_allowed() -> None:
-    with pytest.raises(ModelError, match=rf"{DEFAULT_MODEL}; got 'no-such-model'"):
+    with pytest.raises(InvalidField, match=rf"\({DEFAULT_MODEL}\), not 'no-such-model'"):
         resolve.resolve_model("no-such-model")
 
 
@@ -139,5 +140,5 @@ def test_a_directory_that_is_no_model_is_refused_before_anything_starts(
         (directory / file).unlink()
     else:
         (directory / file).write_text(content)
-    with pytest.raises(ModelError, match=rf"^model directory {directory}: .*{text}"):
+    with pytest.raises(ModelError, match=rf"^--model {directory}: .*{text}"):
         resolve.resolve_model(str(directory))
