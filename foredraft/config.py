@@ -139,6 +139,7 @@ class StackConfig:
     restart: bool = True
     max_nodes: int = 64
     kv_memory_mib: int = KV_MEMORY_MIB
+    draft_kv_memory_mib: int = KV_MEMORY_MIB
     suffix_store: int = 0
     http_port: int | None = None
     api_keys: Path | None = None

@@ -66,6 +66,12 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         default=KV_MEMORY_MIB,
         help="memory for the target's keys and values, in MiB",
     )
+    parser.add_argument(
+        "--draft-kv-memory-mib",
+        type=positive_int,
+        metavar="N",
+        help=f"the same for the draft model's; {KV_MEMORY_MIB} if left out",
+    )
     add_suffix_store_flag(parser)
     add_speculation_flag(parser, default="auto")
 
@@ -167,6 +173,13 @@ def read_speculation(name: str, draft: str) -> Speculation:
             "--draft", "a model directory or id, or default, with --speculation model"
         )
     return mode
+
+
+def read_draft_kv_memory(mib: int | None, draft: str) -> int:
+    """MiB for the draft model's keys and values; refuses what no model would use."""
+    if mib is not None and draft == "none":
+        raise InvalidField("--draft-kv-memory-mib", "left out without a draft model (--draft)")
+    return KV_MEMORY_MIB if mib is None else mib
 
 
 def find_model(name: str, option: str = "--model") -> Path:

@@ -16,6 +16,7 @@ from foredraft.cli.options import (
     add_model_flags,
     find_models,
     port_number,
+    read_draft_kv_memory,
     read_speculation,
 )
 from foredraft.cli.tracing import add_trace_file_flag, tracing_config
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
 def stack_config(args: argparse.Namespace, host: str, port: int) -> StackConfig:
     """What the shared model flags ask for; fetches a known model that is not there yet."""
     speculation = read_speculation(args.speculation, args.draft)
+    draft_kv_memory_mib = read_draft_kv_memory(args.draft_kv_memory_mib, args.draft)
     model, draft = find_models(args.model, args.draft)
     return StackConfig(
         grpc_host=host,
@@ -91,6 +93,7 @@ def stack_config(args: argparse.Namespace, host: str, port: int) -> StackConfig:
         dtype=args.dtype,
         max_nodes=args.max_nodes,
         kv_memory_mib=args.kv_memory_mib,
+        draft_kv_memory_mib=draft_kv_memory_mib,
         suffix_store=args.suffix_store,
     )
 

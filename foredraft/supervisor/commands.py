@@ -38,6 +38,7 @@ def make_children(
         draft_arguments += ["--suffix-store", str(config.suffix_store)]
     if config.draft is not None:
         draft_arguments += ["--model", str(config.draft), "--dtype", config.dtype]
+        draft_arguments += ["--kv-memory-mib", str(config.draft_kv_memory_mib)]
     verify_arguments = ["--listen", verify, "--model", str(config.model), *common]
     verify_arguments += ["--dtype", config.dtype, "--prefix-share", str(config.prefix_share)]
     verify_arguments += ["--kv-memory-mib", str(config.kv_memory_mib)]

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.tiny_models import make_tiny_llama
 
 from foredraft.cli.main import build_parser, main
+from foredraft.cli.up import stack_config
+from foredraft.config import KV_MEMORY_MIB
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -65,6 +68,8 @@ def test_wrong_arguments_are_named(
         (["--min-tokens", "300"], "min_tokens must be at most max_tokens, which is 256"),
         (["--stop", ""], "stop must be strings"),
         (["--speculation", "model"], "--draft must be a model directory or id"),
+        (["--draft-kv-memory-mib", "9"], "--draft-kv-memory-mib must be left out without a draft"),
+        (["--draft-kv-memory-mib", "0"], "--draft-kv-memory-mib: must be a whole number from 1"),
     ],
 )
 def test_run_looks_at_its_arguments_before_the_model(
@@ -94,6 +99,14 @@ def test_a_wrong_directory_is_told_before_a_model_is_fetched(
         told = f"foredraft: {option} {tmp_path}: config.json is missing from the model directory"
         assert error == f"{told}\n" and code == 1
     assert not (tmp_path / "empty").exists()
+
+
+def test_both_models_have_memory_of_their_own(tmp_path: Path) -> None:
+    model = str(make_tiny_llama(tmp_path / "tiny"))
+    for given, expected in (([], KV_MEMORY_MIB), (["--draft-kv-memory-mib", "9"], 9)):
+        flags = ["up", "--model", model, "--draft", model, "--kv-memory-mib", "7", *given]
+        config = stack_config(build_parser().parse_args(flags), "127.0.0.1", 0)
+        assert (config.kv_memory_mib, config.draft_kv_memory_mib) == (7, expected)
 
 
 def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,6 +159,7 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
         dtype="float32",
         max_nodes=9,
         kv_memory_mib=77,
+        draft_kv_memory_mib=33,
         suffix_store=555,
     )
     make_children(wanted, "0.0.0.0:1234", tmp_path, "0.0.0.0:1235")
@@ -172,5 +173,5 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
     assert parsed["gateway"].draft == (parsed["draft"].listen,)
     assert parsed["draft"].model == str(tmp_path / "draft")
     assert parsed["draft"].dtype == parsed["verify"].dtype == "float32"
-    assert parsed["verify"].kv_memory_mib == 77
+    assert (parsed["verify"].kv_memory_mib, parsed["draft"].kv_memory_mib) == (77, 33)
     assert parsed["draft"].suffix_store == 555
