@@ -1,0 +1,60 @@
+"""FP8 product of many tokens, as in prefill: bound by arithmetic, so the library's where it is fit.
+
+``out[m, n] = bfloat16(sum_k x[m, k] w[n, k] * w_scale[n] * x_scale[m] + bias[n])``
+
+Operands as in `fp8_gemm_skinny`. ``torch._scaled_mm`` with row-wise scales takes over from 129 rows
+on an H100 or newer where N and K are multiples of 16; anything else, on any GPU with FP8, is
+`fp8_gemm_skinny`'s kernel with tiles of 128 tokens. Weights of other shapes are padded when they
+are loaded (``quantize_weight(..., pad=True)``), tokens by ``codes=`` of the padded width, and
+``columns`` cuts the padding off the result.
+
+The library chooses its algorithm by the number of rows: a row's bits are its own only among
+launches of one fixed shape, which is how prefill is run. Error as in `fp8_gemm_skinny`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.fp8_gemm_skinny import fp8_gemm_skinny
+
+_FEWEST_ROWS = 129
+_ALIGNMENT = 16
+
+
+def fp8_gemm(
+    x: torch.Tensor,
+    x_scale: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    columns: int | None = None,
+) -> torch.Tensor:
+    """The product, bfloat16 ``[M, columns]``, of all N columns unless ``columns`` says less.
+
+    Raises:
+        ValueError: an argument has another shape or dtype than it may have.
+    """
+    if columns is not None and not 0 < columns <= weight.shape[0]:
+        raise ValueError(f"columns must be from 1 to {weight.shape[0]}, not {columns}")
+    if takes_library(x, weight):
+        out = torch._scaled_mm(
+            x,
+            weight.t(),
+            scale_a=x_scale[:, None],
+            scale_b=weight_scale[None, :],
+            bias=None if bias is None else bias.bfloat16(),
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        )
+    else:
+        out = fp8_gemm_skinny(x, x_scale, weight, weight_scale, bias=bias)
+    return out[:, :columns]
+
+
+def takes_library(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether the library computes this product."""
+    n, k = weight.shape
+    fits = x.shape[0] >= _FEWEST_ROWS and n % _ALIGNMENT == k % _ALIGNMENT == 0
+    return fits and x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
