@@ -29,7 +29,7 @@ from kernels.skinny_table import Tiling, tiling_for
 _MAX_TOKENS = 128
 _MIN_TOKENS = 16
 # Bytes of a processor's own memory that tiles may fill; sm_89 has 100 KB, sm_90 228 KB.
-_TILE_MEMORY = {8: 96 << 10, 9: 208 << 10}
+_TILE_MEMORY = {8: 88 << 10, 9: 208 << 10}
 
 
 @triton.jit
@@ -266,18 +266,19 @@ def _tokens(rows: int) -> int:
 def _stages(
     tiling: Tiling, tokens: int, x: torch.Tensor, weight: torch.Tensor, extras: Extras
 ) -> int:
-    """As many as the table wants and the processor's memory holds."""
-    if not weight.is_cuda:
-        return tiling.stages
+    """As many as the table wants and the processor's memory holds; tensor cores need two."""
     x_bytes = tokens * x.element_size() * (2 if extras.silu_mul else 1)
     one = tiling.block_k * (tiling.block_n * weight.element_size() + x_bytes)
-    major, _ = torch.cuda.get_device_capability(weight.device)
-    return max(1, min(tiling.stages, _TILE_MEMORY[min(major, 9)] // one))
+    major, _ = capability(weight.device)
+    return max(2, min(tiling.stages, _TILE_MEMORY[min(major, 9)] // one))
 
 
 def _takes_descriptor(weight: torch.Tensor) -> bool:
     row_bytes = weight.shape[1] * weight.element_size()
     aligned = row_bytes % 16 == 0 and weight.data_ptr() % 16 == 0
-    return aligned and (
-        not weight.is_cuda or torch.cuda.get_device_capability(weight.device) >= (9, 0)
-    )
+    return aligned and capability(weight.device) >= (9, 0)
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability; the interpreter's CPU can do all that sm_90 can."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)

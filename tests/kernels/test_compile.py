@@ -1,0 +1,32 @@
+"""The products and what stands before them, compiled for GPUs that need not be there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_SCRIPT = Path(__file__).parents[1] / "support" / "compile_kernels.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("capability", "memory", "tensor_cores"),
+    [(89, 99 << 10, "mma.sync"), (90, 227 << 10, "wgmma.mma_async")],
+    ids=["sm_89", "sm_90"],
+)
+def test_kernels_fit_the_processor(capability: int, memory: int, tensor_cores: str):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, str(_SCRIPT), str(capability)]
+    needs = json.loads(subprocess.check_output(command, env=environment))
+    assert len(needs) >= 20
+    for name, need in needs.items():
+        assert need["spilled"] == 0, name
+        assert need["shared"] <= memory, name
+        assert need["registers"] * need["warps"] * 32 <= 65536, name
+        product = name.startswith(("fp8", "w8a16", "bf16", "lm_head"))
+        assert need["tensor cores"] == ([tensor_cores] if product else []), name

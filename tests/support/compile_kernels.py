@@ -1,0 +1,135 @@
+"""Compiles every kernel for a GPU that is not there: ``python compile_kernels.py CAPABILITY``.
+
+Launchers are called with tensors on the CPU, as small as the kernels' specialisations allow; Triton
+compiles what they would launch and launches nothing. Prints, per kernel, what the machine code
+needs, as JSON. Runs in a process without TRITON_INTERPRET.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+import kernels.skinny_gemm
+from kernels.bf16_gemm_skinny import bf16_gemm_skinny
+from kernels.fp8_gemm_skinny import fp8_gemm_skinny
+from kernels.lm_head import lm_head
+from kernels.quantize_weight import quantize_weight
+from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
+from kernels.silu_mul_quant import silu_mul_quant
+from kernels.w8a16_gemm_skinny import w8a16_gemm_skinny
+
+_K = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What Triton asks a driver when it only compiles."""
+
+    capability: int
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+
+def _bf16(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+def _codes(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.float8_e4m3fn)
+
+
+def launches() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Every kernel, in every form that the engine launches."""
+    yield "quantize_weight", lambda: quantize_weight(_bf16(16, _K))
+    for width in (4096, 8192):
+        x, gamma = _bf16(2, width), torch.zeros(width)
+        yield f"rmsnorm {width}", lambda x=x, g=gamma: rmsnorm_residual(x, g, 1e-5, residual=x)
+        yield (
+            f"rmsnorm, quantised {width}",
+            lambda x=x, g=gamma: rmsnorm_residual_quant(x, g, 1e-5, residual=x),
+        )
+    for width in (14336, 28672):
+        yield f"silu_mul {width}", lambda w=width: silu_mul_quant(_bf16(2, 2 * w))
+    n = torch.zeros(256)
+    for rows in (16, 32, 64, 128):
+        x, codes, both, scale = _bf16(rows, _K), _codes(rows, _K), _bf16(rows, 2 * _K), n[:rows]
+        weight, w_codes = _bf16(256, _K), _codes(256, _K)
+        residual = _bf16(rows, 256)
+        yield (
+            f"fp8 {rows}",
+            lambda a=(codes, scale, w_codes, n), r=residual: fp8_gemm_skinny(*a, residual=r),
+        )
+        yield (
+            f"w8a16 {rows}",
+            lambda a=(x, w_codes, n), r=residual: w8a16_gemm_skinny(*a, residual=r),
+        )
+        yield f"bf16 {rows}", lambda a=(x, weight), r=residual: bf16_gemm_skinny(*a, residual=r)
+        yield f"lm_head {rows}", lambda a=(x, weight): lm_head(*a)
+        if rows == 16:
+            yield (
+                "fp8 silu_mul",
+                lambda a=(both, None, w_codes, n): fp8_gemm_skinny(*a, silu_mul=True),
+            )
+            yield (
+                "w8a16 silu_mul",
+                lambda a=(both, w_codes, n): w8a16_gemm_skinny(*a, silu_mul=True),
+            )
+
+
+def compile_all(capability: int) -> dict[str, dict[str, Any]]:
+    driver.set_active(Target(capability))
+    kernels.skinny_gemm.capability = lambda device: divmod(capability, 10)
+    compiled = []
+    compile_or_run = JITFunction.run
+
+    def only_compile(self: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        compiled.append(compile_or_run(self, *args, grid=grid, warmup=True, **kwargs))
+
+    JITFunction.run = only_compile
+    needs = {}
+    for name, launch in launches():
+        launch()
+        needs[name] = _needs(compiled[-1])
+    return needs
+
+
+def _needs(kernel: Any) -> dict[str, Any]:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        text = subprocess.check_output([tool, "-res-usage", file.name], text=True)
+    usage = SimpleNamespace(**{k: int(v) for k, v in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)})
+    return {
+        "registers": usage.REG,
+        "spilled": usage.STACK + usage.LOCAL,
+        "shared": kernel.metadata.shared,
+        "warps": kernel.metadata.num_warps,
+        "tensor cores": sorted(set(re.findall(r"wgmma\.mma_async|mma\.sync", kernel.asm["ptx"]))),
+    }
+
+
+if __name__ == "__main__":
+    json.dump(compile_all(int(sys.argv[1])), sys.stdout, indent=1)
