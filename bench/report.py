@@ -14,7 +14,7 @@ from typing import Any
 from foredraft.config import usable_cores
 from foredraft.params import InvalidField
 
-_PACKAGES = ("foredraft", "torch", "transformers", "grpcio", "protobuf", "tokenizers")
+_PACKAGES = ("foredraft", "torch", "triton", "transformers", "grpcio", "protobuf", "tokenizers")
 
 
 def check_output(file: Path | None) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare import PLAIN
+from bench.kernels.case import OURS
 
 _PEER = "transformers"  # names of other systems begin so
 _BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -48,7 +49,8 @@ def _table(reports: list[dict[str, Any]]) -> str:
 def _machine(report: dict[str, Any]) -> str:
     machine, versions = report["machine"], report["versions"]
     packages = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{machine['processor']}, {machine['cores']} cores; {packages}."
+    gpu = f"; {machine['gpu']}" if "gpu" in machine else ""
+    return f"{machine['processor']}, {machine['cores']} cores{gpu}; {packages}."
 
 
 def _same_ids(reports: list[dict[str, Any]]) -> list[str]:
@@ -88,6 +90,10 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             return _survived(report)
         case "drafts":
             return _drafted(report)
+        case "kernels":
+            return [
+                (f"{case['kernel']}, {case['shape']}", _kernel(case)) for case in report["cases"]
+            ]
         case _:
             return [
                 (f"{name}, {report['prompts'].split('.')[0]}", _speed(row))
@@ -176,6 +182,18 @@ def _rates(schedule: str, speeds: list[dict[str, Any]]) -> str:
     rates = _listed(f"{speed['speculating']:.0f}" for speed in speeds)
     ratios = _listed(f"{speed['ratio']:.2f}" for speed in speeds)
     return f"{schedule} {rates} tokens/s ({ratios} x plain)"
+
+
+def _kernel(case: dict[str, Any]) -> str:
+    """Its time, beside copies of as many bytes and beside its controls."""
+    times = dict(case["us"])
+    if OURS not in times:
+        return "does not run"
+    ours = times.pop(OURS)
+    ratios = [f"{time / ours:.2f} x {name}" for name, time in times.items()]
+    beside = ", ".join([f"{case['of_copy']:.0%} of copy bandwidth", *ratios])
+    wrong = f"; wrong: {', '.join(case['broken'])}" if case["broken"] else ""
+    return f"{ours:.1f} us ({beside}){wrong}"
 
 
 def _listed(values: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ _BENCHMARKS = (
     "gateway",
     "survival",
     "wire",
+    "kernels",
     "perplexity",
     "tables",
 )

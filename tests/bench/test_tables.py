@@ -46,6 +46,26 @@ def tables(tmp_path: Path, *reports: dict[str, Any]) -> str:
     return text
 
 
+def test_kernels_stand_beside_their_controls(tmp_path: Path) -> None:
+    case = {"kernel": "lm_head", "of_copy": 0.91, "broken": []}
+    report = {
+        "benchmark": "kernels",
+        "command": "foredraft bench kernels",
+        "machine": {"processor": "some processor", "cores": 2, "gpu": "some GPU"},
+        "versions": {"triton": "3.6"},
+        "cases": [
+            {**case, "shape": "one", "us": {"ours": 10.0, "library": 12.5}},
+            {**case, "shape": "two", "us": {"ours": 4.0}, "broken": ["the same bits"]},
+            {**case, "shape": "three", "us": {"library": 12.5}},
+        ],
+    }
+    text = tables(tmp_path, report)
+    assert "some processor, 2 cores; some GPU; triton 3.6." in text
+    assert "| lm_head, one | 10.0 us (91% of copy bandwidth, 1.25 x library) |" in text
+    assert "| lm_head, two | 4.0 us (91% of copy bandwidth); wrong: the same bits |" in text
+    assert "| lm_head, three | does not run |" in text
+
+
 def test_same_ids_are_counted_over_our_own_systems(tmp_path: Path) -> None:
     text = tables(tmp_path, compare(2, same=10), compare(2, same=9))
     assert "19 of our 20 answers with guesses have the same ids" in text

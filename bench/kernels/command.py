@@ -1,0 +1,109 @@
+"""``foredraft bench kernels``: every GPU kernel, checked and timed beside its controls.
+
+Kernels run at the shapes of real models, beside what libraries do. First each is
+checked (errors, the same bits for a row in any company), then timed: weights are rotated so that
+they come from memory, launches are captured in CUDA graphs, and what is compared takes turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from bench.kernels.case import OURS, Case, Prepared
+from bench.kernels.outcome import Outcome, as_json, broken, line
+from bench.kernels.registry import all_cases
+from bench.kernels.timing import copy_bandwidth, first_line, time_launches
+from bench.kernels.tuning import tune
+from bench.report import check_output, machine, write_report
+from bench.values import names_of
+from foredraft.cli.faults import CommandError
+from foredraft.cli.options import positive_int
+from kernels.skinny_table import BF16, FP8, W8A16
+
+_OPERANDS = (FP8, W8A16, BF16)
+
+Timer = Callable[[Prepared], tuple[dict[str, float], dict[str, str]]]
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print and write; 1 if a kernel is wrong.
+
+    Raises:
+        InvalidField: an option cannot be used.
+        CommandError: there is no GPU.
+    """
+    cases = all_cases()
+    args = _parser(sorted({case.kernel for case in cases})).parse_args(arguments)
+    check_output(args.json)
+    if not torch.cuda.is_available():
+        raise CommandError("bench kernels needs an NVIDIA GPU that torch can use; there is none")
+    device = torch.device("cuda", torch.cuda.current_device())
+    if args.tune:
+        for text in tune(args.tune, device, args.rounds):
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+        return 0
+    wanted = [case for case in cases if case.kernel in args.only and args.shape in case.shape]
+    return _measure(wanted, device, args, arguments)
+
+
+def _measure(
+    cases: Sequence[Case], device: torch.device, args: argparse.Namespace, arguments: list[str]
+) -> int:
+    copy_gb_s = copy_bandwidth(device, args.rounds)
+    gpu = torch.cuda.get_device_name(device)
+    sys.stdout.write(f"{gpu}: copies {copy_gb_s:.0f} GB/s\n")
+    outcomes: list[Outcome] = []
+    for case in cases:
+        outcomes.append(
+            run_case(case, device, lambda prepared: time_launches(prepared, args.rounds))
+        )
+        sys.stdout.write(f"{line(as_json(outcomes[-1], outcomes, copy_gb_s))}\n")
+        sys.stdout.flush()
+        torch.cuda.empty_cache()
+    content = {
+        "machine": machine() | {"gpu": gpu},
+        "copy_gb_s": round(copy_gb_s, 1),
+        "cases": [as_json(outcome, outcomes, copy_gb_s) for outcome in outcomes],
+    }
+    write_report(args.json, "kernels", arguments, content)
+    return int(any(broken(outcome) for outcome in outcomes))
+
+
+def run_case(case: Case, device: torch.device, timer: Timer) -> Outcome:
+    """Prepare, check and time one case; a kernel that fails is told, and the others go on."""
+    try:
+        prepared = case.prepare(device)
+        findings = prepared.check()
+    except Exception as error:
+        return Outcome(case, {}, {}, {OURS: first_line(error)})
+    times, faults = timer(prepared)
+    return Outcome(case, findings, times, faults)
+
+
+def _parser(kernels: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="foredraft bench kernels", description=__doc__)
+    parser.add_argument(
+        "--only",
+        type=names_of(kernels),
+        default=list(kernels),
+        metavar="NAMES",
+        help=f"with commas: {', '.join(kernels)}",
+    )
+    parser.add_argument(
+        "--shape", default="", metavar="TEXT", help="only shapes with this in their name"
+    )
+    parser.add_argument("--rounds", type=positive_int, default=15, metavar="N")
+    parser.add_argument(
+        "--tune",
+        type=names_of(_OPERANDS),
+        metavar="NAMES",
+        help=f"find tilings for kernels/skinny_table.py instead; of {', '.join(_OPERANDS)}",
+    )
+    parser.add_argument("--json", type=Path, metavar="OUT")
+    return parser

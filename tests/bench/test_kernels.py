@@ -1,0 +1,114 @@
+"""What ``foredraft bench kernels`` measures and how it judges; the measuring itself needs a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+import bench.kernels.cases
+import kernels
+from bench.kernels.case import OURS, Case, Findings, Prepared, copies_for
+from bench.kernels.command import run_case
+from bench.kernels.outcome import Outcome, as_json, broken, line, missed
+from bench.kernels.registry import CASE_FILES, all_cases
+from foredraft.cli.main import main
+
+
+def _case(shape: str = "one", **goals) -> Case:
+    return Case("some_kernel", shape, 1_000_000, lambda device: _prepared({}), **goals)
+
+
+def _prepared(findings: Findings) -> Prepared:
+    return Prepared({OURS: lambda copy: None}, 1, lambda: findings)
+
+
+def _outcome(case: Case, times: Mapping[str, float], **findings: bool | float) -> Outcome:
+    return Outcome(case, findings, times, {})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_one_sentence_says_so(capsys: pytest.CaptureFixture[str]):
+    assert main(["bench", "kernels"]) != 0
+    assert capsys.readouterr().err.splitlines() == [
+        "foredraft: bench kernels needs an NVIDIA GPU that torch can use; there is none"
+    ]
+
+
+def test_without_triton_one_sentence_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["bench", "kernels"]) != 0
+    assert capsys.readouterr().err.startswith("foredraft: bench kernels needs triton")
+
+
+def test_a_kernel_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["bench", "kernels", "--only", "lm_head,nothing"])
+    assert "must be of bf16_gemm_skinny" in capsys.readouterr().err
+
+
+def test_every_case_is_of_a_kernel_and_can_be_told_from_the_others():
+    cases = all_cases()
+    names = [(case.kernel, case.shape) for case in cases]
+    assert len(set(names)) == len(names)
+    sources = {file.stem for file in Path(kernels.__file__).parent.glob("*.py")}
+    assert {case.kernel for case in cases} <= sources
+    for case in cases:
+        assert case.moved_bytes > 0
+        assert all((case.kernel, shape) in names for shape in case.flat)
+
+
+def test_every_file_of_cases_is_measured():
+    files = Path(bench.kernels.cases.__file__).parent.glob("[!_]*.py")
+    assert {file.stem for file in files} == set(CASE_FILES)
+
+
+def test_copies_together_do_not_fit_the_cache():
+    assert copies_for(16 << 20) == 16
+    assert copies_for(1 << 30) == 2
+    assert copies_for(100) == 256
+
+
+def test_goals_are_ratios_of_times_and_shares_of_bandwidth():
+    base = _outcome(_case("base"), {OURS: 10.0})
+    case = _case(goals={"library": 1.2, "absent": 5.0}, of_copy=0.5, flat={"base": 1.5})
+    good = _outcome(case, {OURS: 10.0, "library": 12.0})
+    assert missed(good, [base, good], copy_gb_s=200) == []
+    slow = _outcome(case, {OURS: 16.0, "library": 12.0})
+    assert missed(slow, [base, slow], copy_gb_s=200) == [
+        "0.75 of 1.20 x library",
+        "31% of 50% of copy bandwidth",
+        "1.60 x the time of base, at most 1.50",
+    ]
+
+
+def test_a_finding_that_is_false_is_what_is_broken():
+    outcome = _outcome(_case(), {OURS: 1.0}, same=True, exact=False, error=0.0)
+    assert broken(outcome) == ["exact"]
+    row = as_json(outcome, [outcome], copy_gb_s=1000)
+    assert row["broken"] == ["exact"] and row["us"] == {OURS: 1.0} and row["of_copy"] == 1.0
+    assert line(row) == ("some_kernel, one: 1.00 us, 100% of copy; exact 0; error 0; BROKEN: exact")
+
+
+def test_a_kernel_that_fails_does_not_stop_the_others():
+    def fail(device: torch.device) -> Prepared:
+        raise RuntimeError("out of registers\nand more")
+
+    case = Case("some_kernel", "one", 1, fail)
+    outcome = run_case(case, torch.device("cpu"), lambda prepared: ({OURS: 1.0}, {}))
+    assert broken(outcome) == ["it does not run: out of registers"]
+    assert missed(outcome, [outcome], copy_gb_s=1) == []
+    assert line(as_json(outcome, [outcome], 1)).endswith(
+        "BROKEN: it does not run: out of registers"
+    )
+
+
+def test_a_case_is_checked_and_timed():
+    case = Case("some_kernel", "one", 1, lambda device: _prepared({"same": True}))
+    outcome = run_case(case, torch.device("cpu"), lambda prepared: ({OURS: 2.0}, {"other": "no"}))
+    assert outcome.findings == {"same": True} and outcome.times == {OURS: 2.0}
+    assert outcome.faults == {"other": "no"} and broken(outcome) == []
