@@ -63,6 +63,15 @@ def to_e4m3(x):
 
 
 @triton.jit
+def e4m3_to_bf16(x):
+    """Widen a block of ``float8e4nv`` to ``bfloat16``, exactly; not for the interpreter.
+
+    Triton's direct cast converts value by value with an instruction of a quarter of the speed.
+    """
+    return x.to(tl.float16).to(tl.float32).to(tl.bfloat16)
+
+
+@triton.jit
 def to_bf16(x):
     """Round float32 values to ``bfloat16``, to nearest even, NaN kept."""
     if INTERPRETED:

@@ -144,6 +144,7 @@ def _check(weights: Weights, x: Tokens) -> Findings:
     return {
         "largest error, of the largest value": error.item(),
         "errors within 2^-7 of the largest value": error.item() <= 2**-7,
+        "errors within 2^-10 of sums of one sign": _one_sign_error(weights, many) <= 2**-10,
         "the same bits in any company": _alone_and_among(weights, many),
         "the same bits by descriptor and by pointer": _by_both_ways(weights, many),
     }
@@ -162,6 +163,20 @@ def _sums(weights: Weights, x: Tokens, **given: Any) -> torch.Tensor:
     """Not rounded to bfloat16, which would hide a difference."""
     out = torch.empty(len(x.values), weights.n, device=x.values.device)
     return multiply(weights, x, 0, out=out, **given)
+
+
+def _one_sign_error(weights: Weights, x: Tokens) -> float:
+    """Largest relative error where nothing cancels, and a sum's lost bits add up."""
+    positive = Weights(weights.kind, (_magnitudes(weights.copies[0]),), weights.scale)
+    tokens = Tokens(_magnitudes(x.values), x.scale)
+    exact = _exact(positive, tokens)
+    return ((_sums(positive, tokens).double() - exact) / exact).abs().amax().item()
+
+
+def _magnitudes(values: torch.Tensor) -> torch.Tensor:
+    if values.dtype == torch.bfloat16:
+        return values.abs()
+    return (values.view(torch.uint8) & 0x7F).view(values.dtype)
 
 
 def _alone_and_among(weights: Weights, x: Tokens) -> bool:
