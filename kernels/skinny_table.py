@@ -1,7 +1,8 @@
 """How skinny products are cut up, by weight shape: data, and one rule for all other shapes.
 
 A tiling decides in which order a row is summed, so it is a function of (operands, N, K) and of
-nothing else: never of the number of rows. ``warps``, ``stages`` and ``tma`` change no bit.
+nothing else: never of the number of rows. ``warps``, ``stages``, ``tma`` and ``ahead`` change no
+bit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Tiling:
         splits: into how many slices K is cut; each slice is a program of its own.
         stages: tiles that are on their way from memory at a time, where they fit.
         tma: whether weights are loaded by descriptor, where device and alignment allow it.
+        ahead: how many columns of a slice are fetched into the shared cache while the kernel before
+            still runs, with programmatic dependent launch; 0 to start after it. Needs ``tma``.
     """
 
     block_n: int
@@ -36,6 +39,7 @@ class Tiling:
     warps: int
     stages: int
     tma: bool = True
+    ahead: int = 0
 
 
 # Filled by `foredraft bench kernels --tune`: (operands, N, K) to the fastest tiling there.

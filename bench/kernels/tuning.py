@@ -1,9 +1,9 @@
 """Finds tilings of skinny products: what to write into ``kernels/skinny_table.py``.
 
 A full search would compile hundreds of kernels per shape. What matters most is searched first: the
-tile's height together with the slices of K, then its depth with the stages, then warps and the way
-weights are loaded; each step starts from the best of the one before. Times at 16 and 64 rows count
-alike, because one tiling serves all rows.
+tile's height together with the slices of K, then its depth with the stages, then warps and how
+and how early weights are loaded; each step starts from the best of the one before. Times at 16 and
+64 rows count alike, because one tiling serves all rows.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
 import torch
+import triton
 
 from bench.kernels.case import OURS, Prepared, copies_for
 from bench.kernels.cases.skinny_gemm import Weights, make_tokens, make_weights, multiply
 from bench.kernels.shapes import HEADS, LAYERS, Shape
 from bench.kernels.timing import time_launches
-from kernels.skinny_gemm import workspace_for
+from foredraft.config import usable_cores
+from kernels.skinny_arguments import Extras
+from kernels.skinny_gemm import skinny_gemm, workspace_for
 from kernels.skinny_table import BF16, Tiling, untuned
 
 _ROWS = (16, 64)
@@ -32,8 +36,10 @@ def tune(operands: Sequence[str], device: torch.device, rounds: int) -> Iterator
     for kind, shape in itertools.product(operands, (*LAYERS, *HEADS)):
         weights = make_weights(kind, shape, device, copies_for(shape.n * shape.k))
         best, time = untuned(kind, shape.n, shape.k), math.inf
-        for step in (_heights, _depths, _loads):
-            for tiling in step(kind, shape, best):
+        for step in (heights, depths, loads):
+            tilings = step(kind, shape, best)
+            _compile(weights, tilings, device)
+            for tiling in tilings:
                 found = _time(weights, tiling, device, rounds)
                 if found < time:
                     best, time = tiling, found
@@ -42,7 +48,26 @@ def tune(operands: Sequence[str], device: torch.device, rounds: int) -> Iterator
         torch.cuda.empty_cache()
 
 
-def _heights(kind: str, shape: Shape, start: Tiling) -> list[Tiling]:
+def _compile(weights: Weights, tilings: Sequence[Tiling], device: torch.device) -> None:
+    """All at once: compiling takes far longer than measuring. What fails does so again later."""
+    extras = Extras(None if weights.kind == BF16 else weights.scale)
+    with (
+        ThreadPoolExecutor(usable_cores()) as pool,
+        triton.AsyncCompileMode(pool, ignore_errors=True),
+    ):
+        for rows, tiling in itertools.product(_ROWS, tilings):
+            x = make_tokens(weights.kind, rows, weights.k, device)
+            skinny_gemm(
+                weights.kind,
+                x.values,
+                weights.copies[0],
+                replace(extras, x_scale=x.scale),
+                tiling=tiling,
+                compile_only=True,
+            )
+
+
+def heights(kind: str, shape: Shape, start: Tiling) -> list[Tiling]:
     splits = [count for count in (1, 2, 3, 4, 6, 8) if shape.k // count >= _MIN_SLICE]
     return [
         replace(start, block_n=block_n, splits=count, warps=block_n // 16)
@@ -52,7 +77,7 @@ def _heights(kind: str, shape: Shape, start: Tiling) -> list[Tiling]:
     ]
 
 
-def _depths(kind: str, shape: Shape, start: Tiling) -> list[Tiling]:
+def depths(kind: str, shape: Shape, start: Tiling) -> list[Tiling]:
     depths = (64, 128) if kind == BF16 else (128, 256)
     return [
         replace(start, block_k=block_k, stages=stages)
@@ -62,9 +87,11 @@ def _depths(kind: str, shape: Shape, start: Tiling) -> list[Tiling]:
     ]
 
 
-def _loads(kind: str, shape: Shape, start: Tiling) -> list[Tiling]:
+def loads(kind: str, shape: Shape, start: Tiling) -> list[Tiling]:
     other_warps = replace(start, warps=12 - start.warps)  # 4 or 8
-    return [other_warps, replace(start, tma=not start.tma), replace(other_warps, tma=not start.tma)]
+    by_pointer = [replace(one, tma=False) for one in (start, other_warps)]
+    early = [replace(start, ahead=ahead) for ahead in (start.block_k, 512, 1024)]
+    return [other_warps, *by_pointer, *early]
 
 
 def _time(weights: Weights, tiling: Tiling, device: torch.device, rounds: int) -> float:

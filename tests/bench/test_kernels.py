@@ -14,7 +14,10 @@ from bench.kernels.case import OURS, Case, Findings, Prepared, copies_for
 from bench.kernels.command import run_case
 from bench.kernels.outcome import Outcome, as_json, broken, line, missed
 from bench.kernels.registry import CASE_FILES, all_cases
+from bench.kernels.shapes import Shape
+from bench.kernels.tuning import depths, heights, loads
 from foredraft.cli.main import main
+from kernels.skinny_table import BF16, FP8, W8A16, untuned
 
 
 def _case(shape: str = "one", **goals) -> Case:
@@ -71,6 +74,18 @@ def test_copies_together_do_not_fit_the_cache():
     assert copies_for(16 << 20) == 16
     assert copies_for(1 << 30) == 2
     assert copies_for(100) == 256
+
+
+@pytest.mark.parametrize("kind", [FP8, W8A16, BF16])
+def test_tuning_tries_what_can_be_launched(kind: str):
+    shape = Shape("8b", "o", 4096, 4096)
+    start = untuned(kind, shape.n, shape.k)
+    for step in (heights, depths, loads):
+        tilings = step(kind, shape, start)
+        assert len(set(tilings)) == len(tilings) > 2
+        for tiling in tilings:
+            assert tiling.block_n in (64, 128) and tiling.warps in (4, 8)
+            assert shape.k // tiling.splits >= 256 and tiling.block_k * tiling.stages <= 2048
 
 
 def test_goals_are_ratios_of_times_and_shares_of_bandwidth():

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from kernels.lm_head import lm_head
 from kernels.quantize_weight import quantize_weight
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
 from kernels.silu_mul_quant import silu_mul_quant
+from kernels.skinny_table import FP8, untuned
 from kernels.w8a16_gemm_skinny import w8a16_gemm_skinny
 
 _K = 512
@@ -62,40 +64,27 @@ def _codes(*shape: int) -> torch.Tensor:
 
 def launches() -> Iterator[tuple[str, Callable[[], object]]]:
     """Every kernel, in every form that the engine launches."""
-    yield "quantize_weight", lambda: quantize_weight(_bf16(16, _K))
+    yield "quantize_weight", partial(quantize_weight, _bf16(16, _K))
     for width in (4096, 8192):
         x, gamma = _bf16(2, width), torch.zeros(width)
-        yield f"rmsnorm {width}", lambda x=x, g=gamma: rmsnorm_residual(x, g, 1e-5, residual=x)
-        yield (
-            f"rmsnorm, quantised {width}",
-            lambda x=x, g=gamma: rmsnorm_residual_quant(x, g, 1e-5, residual=x),
-        )
+        yield f"rmsnorm {width}", partial(rmsnorm_residual, x, gamma, 1e-5, residual=x)
+        norm = partial(rmsnorm_residual_quant, x, gamma, 1e-5, residual=x)
+        yield f"rmsnorm, quantised {width}", norm
     for width in (14336, 28672):
-        yield f"silu_mul {width}", lambda w=width: silu_mul_quant(_bf16(2, 2 * w))
+        yield f"silu_mul {width}", partial(silu_mul_quant, _bf16(2, 2 * width))
     n = torch.zeros(256)
+    weight, codes = _bf16(256, _K), _codes(256, _K)
     for rows in (16, 32, 64, 128):
-        x, codes, both, scale = _bf16(rows, _K), _codes(rows, _K), _bf16(rows, 2 * _K), n[:rows]
-        weight, w_codes = _bf16(256, _K), _codes(256, _K)
-        residual = _bf16(rows, 256)
-        yield (
-            f"fp8 {rows}",
-            lambda a=(codes, scale, w_codes, n), r=residual: fp8_gemm_skinny(*a, residual=r),
-        )
-        yield (
-            f"w8a16 {rows}",
-            lambda a=(x, w_codes, n), r=residual: w8a16_gemm_skinny(*a, residual=r),
-        )
-        yield f"bf16 {rows}", lambda a=(x, weight), r=residual: bf16_gemm_skinny(*a, residual=r)
-        yield f"lm_head {rows}", lambda a=(x, weight): lm_head(*a)
-        if rows == 16:
-            yield (
-                "fp8 silu_mul",
-                lambda a=(both, None, w_codes, n): fp8_gemm_skinny(*a, silu_mul=True),
-            )
-            yield (
-                "w8a16 silu_mul",
-                lambda a=(both, w_codes, n): w8a16_gemm_skinny(*a, silu_mul=True),
-            )
+        x, x_codes, residual = _bf16(rows, _K), _codes(rows, _K), _bf16(rows, 256)
+        fp8 = partial(fp8_gemm_skinny, x_codes, n[:rows], codes, n, residual=residual)
+        yield f"fp8 {rows}", fp8
+        yield f"w8a16 {rows}", partial(w8a16_gemm_skinny, x, codes, n, residual=residual)
+        yield f"bf16 {rows}", partial(bf16_gemm_skinny, x, weight, residual=residual)
+        yield f"lm_head {rows}", partial(lm_head, x, weight)
+        yield f"fp8 early {rows}", partial(fp8, tiling=replace(untuned(FP8, 256, _K), ahead=_K))
+    gate_up = _bf16(16, 2 * _K)
+    yield "fp8 silu_mul", partial(fp8_gemm_skinny, gate_up, None, codes, n, silu_mul=True)
+    yield "w8a16 silu_mul", partial(w8a16_gemm_skinny, gate_up, codes, n, silu_mul=True)
 
 
 def compile_all(capability: int) -> dict[str, dict[str, Any]]:
