@@ -18,11 +18,12 @@ from bench.kernels.case import OURS, Case, Prepared
 from bench.kernels.outcome import Outcome, as_json, broken, line
 from bench.kernels.registry import all_cases
 from bench.kernels.timing import copy_bandwidth, first_line, time_launches
-from bench.kernels.tuning import tune
+from bench.kernels.tuning import TUNED_SHAPES, tune
 from bench.report import check_output, machine, write_report
 from bench.values import names_of
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import positive_int
+from foredraft.params import InvalidField
 from kernels.skinny_table import BF16, FP8, W8A16
 
 _OPERANDS = (FP8, W8A16, BF16)
@@ -39,17 +40,38 @@ def main(arguments: list[str]) -> int:
     """
     cases = all_cases()
     args = _parser(sorted({case.kernel for case in cases})).parse_args(arguments)
+    wanted = _wanted(cases, args)
     check_output(args.json)
     if not torch.cuda.is_available():
         raise CommandError("bench kernels needs an NVIDIA GPU that torch can use; there is none")
     device = torch.device("cuda", torch.cuda.current_device())
     if args.tune:
-        for text in tune(args.tune, device, args.rounds):
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
-        return 0
-    wanted = [case for case in cases if case.kernel in args.only and args.shape in case.shape]
+        return _tune(args, device)
     return _measure(wanted, device, args, arguments)
+
+
+def _wanted(cases: Sequence[Case], args: argparse.Namespace) -> list[Case]:
+    """The cases that the options leave; tuning has shapes only.
+
+    Raises:
+        InvalidField: they leave none, or do not go together.
+    """
+    for option in ("only", "json"):
+        if args.tune and getattr(args, option):
+            raise InvalidField(f"--{option}", "left out beside --tune")
+    kept = [case for case in cases if args.only is None or case.kernel in args.only]
+    names = [case.shape for case in kept] if not args.tune else [s.name for s in TUNED_SHAPES]
+    if not any(args.shape in name for name in names):
+        raise InvalidField("--shape", f"a part of a shape's name, such as {names[0]!r}")
+    return [case for case in kept if args.shape in case.shape]
+
+
+def _tune(args: argparse.Namespace, device: torch.device) -> int:
+    shapes = [shape for shape in TUNED_SHAPES if args.shape in shape.name]
+    for text in tune(args.tune, shapes, device, args.rounds):
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    return 0
 
 
 def _measure(
@@ -91,7 +113,6 @@ def _parser(kernels: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--only",
         type=names_of(kernels),
-        default=list(kernels),
         metavar="NAMES",
         help=f"with commas: {', '.join(kernels)}",
     )

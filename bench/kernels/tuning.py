@@ -27,13 +27,17 @@ from kernels.skinny_arguments import Extras
 from kernels.skinny_gemm import skinny_gemm, workspace_for
 from kernels.skinny_table import BF16, Tiling, untuned
 
+TUNED_SHAPES = (*LAYERS, *HEADS)
+
 _ROWS = (16, 64)
 _MIN_SLICE = 256
 
 
-def tune(operands: Sequence[str], device: torch.device, rounds: int) -> Iterator[str]:
+def tune(
+    operands: Sequence[str], shapes: Sequence[Shape], device: torch.device, rounds: int
+) -> Iterator[str]:
     """Lines of the table, one per operands and shape."""
-    for kind, shape in itertools.product(operands, (*LAYERS, *HEADS)):
+    for kind, shape in itertools.product(operands, shapes):
         weights = make_weights(kind, shape, device, copies_for(shape.n * shape.k))
         best, time = untuned(kind, shape.n, shape.k), math.inf
         for step in (heights, depths, loads):

@@ -54,6 +54,23 @@ def test_a_kernel_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[s
     assert "must be of bf16_gemm_skinny" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--shape", "700b"], "--shape must be a part of a shape's name, such as '8b"),
+        (["--tune", "fp8", "--only", "lm_head"], "--only must be left out beside --tune"),
+        (["--tune", "fp8", "--json", "x.json"], "--json must be left out beside --tune"),
+        (["--tune", "fp8", "--shape", "16 rows"], "--shape must be a part of a shape's name"),
+    ],
+    ids=["no such shape", "tune only", "tune json", "no such shape to tune"],
+)
+def test_options_that_leave_nothing_are_refused(
+    capsys: pytest.CaptureFixture[str], options: list[str], text: str
+):
+    assert main(["bench", "kernels", *options]) == 2
+    assert text in capsys.readouterr().err
+
+
 def test_every_case_is_of_a_kernel_and_can_be_told_from_the_others():
     cases = all_cases()
     names = [(case.kernel, case.shape) for case in cases]
