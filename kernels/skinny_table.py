@@ -26,6 +26,8 @@ class Tiling:
     """A program multiplies ``block_n`` weight rows, ``block_k`` columns at a time.
 
     Attributes:
+        block_n: from 64 on, sm_90 multiplies with instructions of its own (``wgmma``); below, tiles
+            are many and need fewer slices, and FP8 is multiplied as float16.
         splits: into how many slices K is cut; each slice is a program of its own.
         stages: tiles that are on their way from memory at a time, where they fit.
         tma: whether weights are loaded by descriptor, where device and alignment allow it.

@@ -74,8 +74,8 @@ def _compile(weights: Weights, tilings: Sequence[Tiling], device: torch.device) 
 def heights(kind: str, shape: Shape, start: Tiling) -> list[Tiling]:
     splits = [count for count in (1, 2, 3, 4, 6, 8) if shape.k // count >= _MIN_SLICE]
     return [
-        replace(start, block_n=block_n, splits=count, warps=block_n // 16)
-        for block_n in (64, 128)
+        replace(start, block_n=block_n, splits=count, warps=max(block_n // 16, 4))
+        for block_n in (32, 64, 128)
         for count in splits
         if 64 <= -(-shape.n // block_n) * count <= 2048 or count == 1
     ]

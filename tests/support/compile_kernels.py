@@ -82,6 +82,8 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"bf16 {rows}", partial(bf16_gemm_skinny, x, weight, residual=residual)
         yield f"lm_head {rows}", partial(lm_head, x, weight)
         yield f"fp8 early {rows}", partial(fp8, tiling=replace(untuned(FP8, 256, _K), ahead=_K))
+        narrow = replace(untuned(FP8, 256, _K), block_n=32, block_k=256)
+        yield f"narrow fp8 {rows}", partial(fp8, tiling=narrow)
     gate_up = _bf16(16, 2 * _K)
     yield "fp8 silu_mul", partial(fp8_gemm_skinny, gate_up, None, codes, n, silu_mul=True)
     yield "w8a16 silu_mul", partial(w8a16_gemm_skinny, gate_up, codes, n, silu_mul=True)
