@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.fp8_gemm_skinny import fp8_gemm_skinny
+from kernels.skinny_arguments import Extras, checked_output
+from kernels.skinny_gemm import skinny_gemm
+from kernels.skinny_table import FP8
 
 _FEWEST_ROWS = 129
 _ALIGNMENT = 16
@@ -30,16 +32,21 @@ def fp8_gemm(
     *,
     bias: torch.Tensor | None = None,
     columns: int | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The product, bfloat16 ``[M, columns]``, of all N columns unless ``columns`` says less.
+
+    It is a view of ``out [M, N]``, which is made unless it is given.
 
     Raises:
         ValueError: an argument has another shape or dtype than it may have.
     """
     if columns is not None and not 0 < columns <= weight.shape[0]:
         raise ValueError(f"columns must be from 1 to {weight.shape[0]}, not {columns}")
+    extras = Extras(weight_scale, x_scale, bias)
+    out = checked_output(FP8, x, weight, extras, out, torch.bfloat16)
     if takes_library(x, weight):
-        out = torch._scaled_mm(
+        torch._scaled_mm(
             x,
             weight.t(),
             scale_a=x_scale[:, None],
@@ -47,9 +54,10 @@ def fp8_gemm(
             bias=None if bias is None else bias.bfloat16(),
             out_dtype=torch.bfloat16,
             use_fast_accum=True,
+            out=out,
         )
     else:
-        out = fp8_gemm_skinny(x, x_scale, weight, weight_scale, bias=bias)
+        skinny_gemm(FP8, x, weight, extras, out=out)
     return out[:, :columns]
 
 

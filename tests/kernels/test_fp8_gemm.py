@@ -62,6 +62,16 @@ def test_one_outlier_does_not_flatten_the_other_rows(device: torch.device):
     assert ((codes.float() != 0) | (x.abs() < 2**-9))[others].all()
 
 
+def test_the_output_may_be_given(device: torch.device):
+    codes, scale = quantize_weight_reference(_matrix(16, 32).to(device))
+    out = torch.full((16, 16), torch.nan, dtype=torch.bfloat16, device=device)
+    result = fp8_gemm(codes, scale, codes, scale, columns=10, out=out)
+    assert result.data_ptr() == out.data_ptr() and result.shape == (16, 10)
+    assert torch.equal(result, fp8_gemm(codes, scale, codes, scale)[:, :10])
+    with pytest.raises(ValueError, match="x_scale must be"):
+        fp8_gemm(codes, scale[:3], codes, scale)
+
+
 def test_columns_beyond_the_weight_are_refused():
     x = torch.zeros(1, 16, dtype=torch.float8_e4m3fn)
     with pytest.raises(ValueError, match="columns must be from 1 to 16"):
