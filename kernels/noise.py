@@ -77,7 +77,7 @@ def noise_key_reference(seed: int, choice: int, position: int) -> int:
 
 def noise_hash_reference(key: int, ids: Tensor) -> Tensor:
     """int64 ids to hashes in [0, 2^32), int64."""
-    spread = (ids * _SPREAD.value & _MASK) ^ key
+    spread: Tensor = (ids * _SPREAD.value & _MASK) ^ key
     return _mix_reference((_mix_reference(spread) + key) & _MASK)
 
 

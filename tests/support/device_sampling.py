@@ -14,6 +14,7 @@ from foredraft.params import SamplingParams
 from kernels import sampling_options as columns
 from kernels.sampling_options import SamplingOptions
 from kernels.tree_layout import StepRows
+from support.device_trees import moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def options_of(
             options.seen[index, token] = columns.IN_PROMPT
         for token, count in Counter(slot.tokens[slot.prompt_length :]).items():
             options.seen[index, token] += columns.WRITTEN * count
-    return _moved(options, device)
+    return moved(options, device)
 
 
 def rows_of(slots: Sequence[Slot], padding: int, device: torch.device) -> StepRows:
@@ -82,7 +83,7 @@ def rows_of(slots: Sequence[Slot], padding: int, device: torch.device) -> StepRo
             rows.parent[row], rows.depth[row] = parent + 1, depths[-1]
             rows.position[row] = len(slot.tokens) - 1 + depths[-1]
             row += 1
-    return _moved(rows, device)
+    return moved(rows, device)
 
 
 def sampled_rows(slots: Iterable[Slot]) -> list[SampledRow]:
@@ -103,8 +104,3 @@ def sampled_rows(slots: Iterable[Slot]) -> list[SampledRow]:
 
 def _signed(word: int) -> int:
     return word - 2**32 if word >= 2**31 else word
-
-
-def _moved(layout, device):
-    kind = type(layout)
-    return kind(**{name: getattr(layout, name).to(device) for name in kind.__slots__})
