@@ -30,8 +30,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"temperature": 0.8, "min_p": 0.2},
     {"temperature": 1.1, "top_k": 20, "top_p": 0.8, "min_p": 0.05},
     {"temperature": 2.0, "top_k": 1},
-    {"temperature": 1.0, "top_p": 1e-6},
-    {"temperature": 5.0, "top_k": 40, "top_p": 0.5, **PENALTIES, "min_tokens": 40},
+    {"temperature": 5.0, "top_p": 1e-6, **PENALTIES, "min_tokens": 40},
 ]
 
 
@@ -61,15 +60,15 @@ def _sampled(
 def test_tokens_are_the_engines(device: torch.device, vocab: int) -> None:
     rng = random.Random(vocab)
     slots = [
-        _slot(rng, vocab, options, guesses=3 if PENALTIES.items() <= options.items() else 0)
-        for options in OPTIONS
+        _slot(rng, vocab, options, guesses=2 if PENALTIES.items() <= options.items() else 0)
+        for options in (OPTIONS if vocab > 1 else OPTIONS[3::4])
     ]
     rows = sampled_rows(slots)
     logits = _logits(len(rows), vocab, seed=vocab)
     chosen, out = _sampled(logits, slots, vocab, device)
     wanted = choose(logits, rows, EOS)
     assert chosen == wanted
-    assert vocab == 1 or len(set(wanted)) > len(OPTIONS) // 2
+    assert vocab == 1 or len(set(wanted)) > len(slots) // 2
     assert out.sound.all()
     options, layout = options_of(slots, vocab, EOS, device), rows_of(slots, 0, device)
     references = [
@@ -134,7 +133,7 @@ def test_ties_go_to_the_lowest_id_and_nan_never_wins(device: torch.device) -> No
 
 def test_a_row_is_the_same_alone_and_among_others(device: torch.device) -> None:
     rng, vocab = random.Random(3), 90
-    slots = [_slot(rng, vocab, {**options, "logprobs": 0}, 1) for options in OPTIONS[4:9:2]]
+    slots = [_slot(rng, vocab, {**options, "logprobs": 0}, 1) for options in OPTIONS[4:8:3]]
     logits = _logits(2 * len(slots), vocab, seed=6)
     together, all_out = _sampled(logits, slots, vocab, device, padding=5)
     assert together[-5:] == [0] * 5

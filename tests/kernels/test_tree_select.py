@@ -52,7 +52,7 @@ def _policy(
 
 
 @pytest.mark.parametrize("name", COSTS)
-@pytest.mark.parametrize("slots", [1, 3, 6])
+@pytest.mark.parametrize("slots", [1, 5])
 def test_nodes_are_the_policys(device: torch.device, slots: int, name: str) -> None:
     rng, cost = random.Random(slots), COSTS[name]
     table = torch.tensor([cost(rows) for rows in range(80)], dtype=torch.float64, device=device)
