@@ -32,6 +32,7 @@ from kernels.noise import (
     noise_key,
     noise_key_reference,
 )
+from kernels.sample_candidates import Candidates
 from kernels.sample_threshold import sample_threshold, sample_threshold_reference
 from kernels.sampling_options import (
     CHOICE,
@@ -63,13 +64,15 @@ class Choices:
     """token: int32 [R]. sound: int32 [R], 1 if all the row's logits are finite. logprob: float32
     [R], only where it was asked for. What padding rows hold is never written.
 
-    threshold [R], and [R, parts] of each: best, best_id, largest, total, finite: workspace.
+    threshold [R], candidates, and [R, parts] of each: best, best_id, largest, total, finite:
+    workspace.
     """
 
     token: Tensor
     sound: Tensor
     logprob: Tensor
     threshold: Tensor
+    candidates: Candidates
     best: Tensor
     best_id: Tensor
     largest: Tensor
@@ -84,6 +87,7 @@ class Choices:
             sound=torch.zeros(rows, dtype=whole, device=device),
             logprob=torch.zeros(rows, device=device),
             threshold=torch.zeros(rows, device=device),
+            candidates=Candidates.empty(rows, vocab, device),
             best=torch.zeros(parts, device=device),
             best_id=torch.zeros(parts, dtype=whole, device=device),
             largest=torch.zeros(parts, device=device),
@@ -102,7 +106,8 @@ def _key(ints, position):
 @triton.jit
 def _best_of_part(
     logits, row_stride, slots, options, rows, thresholds, parts, vocab,
-    SPLIT: tl.constexpr, BLOCK: tl.constexpr, MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
+    FILTERS: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
+    MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
 ):  # fmt: skip
     row, part = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + row)
@@ -112,7 +117,9 @@ def _best_of_part(
     temperature = tl.load(options[0] + slot * FLOATS + TEMPERATURE)
     greedy = temperature <= GREEDY_TEMPERATURE
     wanted = tl.load(ints + LOGPROBS) != 0
-    threshold = tl.load(thresholds + row)
+    threshold = tl.full((), float("-inf"), tl.float32)
+    if FILTERS:
+        threshold = tl.load(thresholds + row)
     key = _key(ints, tl.load(rows[4] + row) + 1)
     logits += row.to(tl.int64) * row_stride
     start = part * SPLIT
@@ -177,9 +184,12 @@ def _best_of_row(
 
 
 def sample_coupled(
-    logits: Tensor, options: SamplingOptions, rows: StepRows, out: Choices
+    logits: Tensor, options: SamplingOptions, rows: StepRows, out: Choices, filters: bool = True
 ) -> Choices:
     """Choose the token after every row; padding rows write nothing.
+
+    Args:
+        filters: False spares the look for them, where no slot has top-k, top-p or min-p.
 
     Raises:
         ValueError: shapes do not belong together.
@@ -189,7 +199,8 @@ def sample_coupled(
     parts = triton.cdiv(vocab, SPLIT)
     if out.best.shape != (count, parts):
         raise ValueError(f"out must be made for {count} rows and {vocab} tokens")
-    sample_threshold(logits, options, rows, out.threshold)
+    if filters:
+        sample_threshold(logits, options, rows, out.candidates, out.threshold)
     workspace = (out.best, out.best_id, out.largest, out.total, out.finite)
     _best_of_part[(count, parts)](
         logits,
@@ -199,6 +210,7 @@ def sample_coupled(
         out.threshold,
         workspace,
         vocab,
+        FILTERS=filters,
         SPLIT=SPLIT,
         BLOCK=BLOCK,
         MAX_BIASES=options.biases.shape[1],

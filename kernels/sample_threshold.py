@@ -6,15 +6,14 @@ more likely ones, softmax(scores / T), is below p; min-p keeps score / T >= its 
 All three keep what lies above some score, so a row needs one number, and nothing of the size of
 the vocabulary is written.
 
-The k-th largest is found exactly, in at most 16 counts over the row: floats are compared as
-integers of the same order, and each count cuts the interval into four. The edge of the nucleus is
-found likewise in the bits of the probabilities; a search ends early once one token is left to
-doubt. A mass is off by at most 2^-24 * (V / 2048 + 11) of itself, the order of its additions is
-fixed by V alone, so that a row has one threshold wherever it stands.
+The k-th largest is found exactly, in at most 16 counts: floats are compared as integers of the
+same order, and each count cuts the interval into four. The edge of the nucleus is found likewise
+in the bits of the probabilities; a search ends early once one token is left to doubt. It looks at
+`kernels.sample_candidates` where those surely hold both edges, else at the whole row.
 
-logits: float32, bfloat16 or float16 [R, >= V]. out: float32 [R], -inf for rows without filter.
-Bytes: a greedy row and one without filters read a few words; others read the row about 3 times,
-plus 4 to 16 times for top-k and as often for top-p, mostly from the L2 cache.
+A mass is off by at most 2^-24 * (V / 2048 + 11) of itself; the order of its additions depends on
+the row alone, so that a row has one threshold wherever it stands. out: float32 [R], -inf for rows
+without filters. Bytes: up to 34 times the candidates, from the L1 or L2 cache; or the row as often.
 """
 
 from __future__ import annotations
@@ -24,6 +23,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.sample_candidates import (
+    CAPACITY,
+    Candidates,
+    has_filters,
+    sample_candidates,
+    scores_of,
+)
 from kernels.sampling_options import (
     FLOATS,
     GREEDY_TEMPERATURE,
@@ -34,17 +40,13 @@ from kernels.sampling_options import (
     TOP_P,
     SamplingOptions,
 )
-from kernels.scores import (
-    adjusted_scores,
-    adjusted_scores_reference,
-    check_scores,
-    score_arguments,
-)
+from kernels.scores import adjusted_scores_reference, score_arguments
 from kernels.tree_layout import StepRows
 
 BLOCK = 2048
 _WARPS = 16
 _MAGNITUDE = tl.constexpr(0x7FFFFFFF)
+_MARGIN = tl.constexpr(1.0001)  # of masses that are added in different orders
 
 
 @triton.jit
@@ -55,14 +57,18 @@ def _order(x):
 
 
 @triton.jit
-def _tile(place, first, BLOCK: tl.constexpr, MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr):
-    """A row's scores from ``first`` on; a NaN is -inf: it never wins either."""
-    logits, row, slot, options, rows, vocab = place
-    columns = first + tl.arange(0, BLOCK)
-    scores = adjusted_scores(
-        logits, columns, first, row, slot, options, rows, vocab, BLOCK, MAX_BIASES, MAX_ENDS
-    )
-    return tl.where(scores == scores, scores, float("-inf"))
+def _tile(
+    place, held, first, HELD: tl.constexpr, BLOCK: tl.constexpr,
+    MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
+):  # fmt: skip
+    """Scores from ``first`` on: of the candidates if HELD, else of the row."""
+    if HELD:
+        scores, extent, least = held
+        at = first + tl.arange(0, BLOCK)
+        found = tl.load(scores + at, mask=at < extent, other=float("-inf"))
+        return tl.where(found >= least, found, float("-inf"))
+    else:
+        return scores_of(place, first, BLOCK, MAX_BIASES, MAX_ENDS)
 
 
 @triton.jit
@@ -75,7 +81,7 @@ def _probabilities(scores, softmax):
 
 @triton.jit
 def _search(
-    place, softmax, top, enough, MASS: tl.constexpr,
+    place, held, extent, softmax, top, enough, MASS: tl.constexpr, HELD: tl.constexpr,
     BLOCK: tl.constexpr, MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
 ):  # fmt: skip
     """The largest key at or above which lies ``enough``, or another that parts the same tokens.
@@ -83,10 +89,9 @@ def _search(
     Keys are `_order` of scores, and enough is a count; with MASS of probabilities, and a mass.
     top: the largest key of the row.
     """
-    vocab = place[5]
     low = tl.zeros((), tl.int64) if MASS else tl.zeros((), tl.int64) - 2**31
     high = top.to(tl.int64) + 1
-    all_low, none_high = vocab + 0, vocab * 0  # tokens at or above the two ends
+    all_low, none_high = extent + 0, extent * 0  # tokens at or above the two ends
     exact = False
     while (high - low > 1) & (all_low - none_high > 1) & (not exact):
         step = high - low
@@ -95,9 +100,9 @@ def _search(
         mass_2, mass_3 = mass_1, mass_1
         count_1 = tl.zeros((BLOCK,), tl.int32)
         count_2, count_3 = count_1, count_1
-        for first in range(0, vocab, BLOCK):
-            scores = _tile(place, first, BLOCK, MAX_BIASES, MAX_ENDS)
-            inside = first + tl.arange(0, BLOCK) < vocab
+        for first in range(0, extent, BLOCK):
+            scores = _tile(place, held, first, HELD, BLOCK, MAX_BIASES, MAX_ENDS)
+            inside = first + tl.arange(0, BLOCK) < extent
             if MASS:
                 weights = _probabilities(scores, softmax)
                 keys = _order(weights)
@@ -127,71 +132,126 @@ def _search(
 
 
 @triton.jit
+def _least_kept(
+    place, held, extent, best, total, HELD: tl.constexpr,
+    BLOCK: tl.constexpr, MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
+):  # fmt: skip
+    """The least of the row's scores, or of its candidates', that all filters leave in.
+
+    best, total: the row's largest score; its sum of exp((score - best) / T).
+    """
+    slot, options, vocab = place[2], place[3], place[5]
+    floats = options[0] + slot * FLOATS
+    temperature, top_p = tl.load(floats + TEMPERATURE), tl.load(floats + TOP_P)
+    top_k = tl.load(options[1] + slot * INTS + TOP_K)
+    scaled = tl.div_rn(best, temperature)
+    edge, likely = tl.zeros((), tl.int64) - 2**31, tl.zeros((), tl.int64)
+    if (top_k > 0) & (top_k < vocab):
+        softmax = (edge, temperature, scaled, total)
+        top, count = _order(best), top_k + 0.0
+        edge = _search(
+            place, held, extent, softmax, top, count, False, HELD, BLOCK, MAX_BIASES, MAX_ENDS
+        )
+        softmax = (edge, temperature, scaled, tl.full((), 1.0, tl.float32))
+        sums = tl.zeros((BLOCK,), tl.float32)
+        for first in range(0, extent, BLOCK):
+            scores = _tile(place, held, first, HELD, BLOCK, MAX_BIASES, MAX_ENDS)
+            sums += _probabilities(scores, softmax)
+        total = tl.sum(sums, 0)
+    softmax = (edge, temperature, scaled, total)
+    if top_p < 1:
+        top = _order(tl.div_rn(1.0, total))
+        likely = _search(
+            place, held, extent, softmax, top, top_p, True, HELD, BLOCK, MAX_BIASES, MAX_ENDS
+        )
+    floor = scaled + tl.load(floats + LOG_MIN_P)
+    least = tl.full((BLOCK,), float("inf"), tl.float32)
+    for first in range(0, extent, BLOCK):
+        scores = _tile(place, held, first, HELD, BLOCK, MAX_BIASES, MAX_ENDS)
+        kept = (_order(scores) >= edge) & (_order(_probabilities(scores, softmax)) >= likely)
+        kept &= ~(tl.div_rn(scores, temperature) < floor) & (scores > float("-inf"))
+        least = tl.minimum(least, tl.where(kept, scores, float("inf")))
+    return tl.min(least, 0)
+
+
+@triton.jit
+def _hold_the_edges(place, held, best, total, BLOCK: tl.constexpr):
+    """True if all that the filters leave in is surely among the candidates."""
+    slot, options, vocab = place[2], place[3], place[5]
+    floats = options[0] + slot * FLOATS
+    temperature, top_p = tl.load(floats + TEMPERATURE), tl.load(floats + TOP_P)
+    log_min_p, top_k = tl.load(floats + LOG_MIN_P), tl.load(options[1] + slot * INTS + TOP_K)
+    scaled = tl.div_rn(best, temperature)
+    counts, sums = tl.zeros((BLOCK,), tl.int32), tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, held[1], BLOCK):
+        scores = _tile(place, held, first, True, BLOCK, 1, 1)
+        counts += (scores > float("-inf")).to(tl.int32)
+        sums += tl.exp(tl.div_rn(scores, temperature) - scaled)
+    by_count = tl.sum(counts, 0) >= top_k
+    by_mass = tl.sum(sums, 0) >= top_p * total * _MARGIN
+    by_floor = tl.div_rn(held[2], temperature) < scaled + log_min_p
+    known = tl.where(top_p < 1, by_mass, by_floor)
+    return tl.where((top_k > 0) & (top_k < vocab), by_count, known)
+
+
+@triton.jit
 def _sample_threshold(
-    logits, row_stride, slots, options, rows, out, vocab,
+    logits, row_stride, slots, options, rows, candidates, out, vocab, parts,
+    PARTS: tl.constexpr, CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr, MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     slot = tl.load(slots + row)
     if slot < 0:
         return
-    floats, ints = options[0] + slot * FLOATS, options[1] + slot * INTS
-    temperature, top_p = tl.load(floats + TEMPERATURE), tl.load(floats + TOP_P)
-    log_min_p, top_k = tl.load(floats + LOG_MIN_P), tl.load(ints + TOP_K)
-    cuts = (top_k > 0) & (top_k < vocab)
-    if (temperature <= GREEDY_TEMPERATURE) | ~(cuts | (top_p < 1) | (log_min_p > float("-inf"))):
+    if not has_filters(options, slot, vocab):
         tl.store(out + row, float("-inf"))
         return
     place = (logits + row.to(tl.int64) * row_stride, row, slot, options, rows, vocab)
-    best = tl.full((BLOCK,), float("-inf"), tl.float32)
-    for first in range(0, vocab, BLOCK):
-        best = tl.maximum(best, _tile(place, first, BLOCK, MAX_BIASES, MAX_ENDS))
-    largest = tl.max(best, 0)
-    scaled = tl.div_rn(largest, temperature)
-    edge, likely = tl.zeros((), tl.int64) - 2**31, tl.zeros((), tl.int64)
-    total = tl.full((), 1.0, tl.float32)
-    if cuts:
-        softmax = (edge, temperature, scaled, total)
-        top, count = _order(largest), top_k + 0.0
-        edge = _search(place, softmax, top, count, False, BLOCK, MAX_BIASES, MAX_ENDS)
-    if top_p < 1:
-        softmax = (edge, temperature, scaled, total)
-        sums = tl.zeros((BLOCK,), tl.float32)
-        for first in range(0, vocab, BLOCK):
-            sums += _probabilities(_tile(place, first, BLOCK, MAX_BIASES, MAX_ENDS), softmax)
-        total = tl.sum(sums, 0)
-        softmax = (edge, temperature, scaled, total)
-        top = _order(tl.div_rn(1.0, total))
-        likely = _search(place, softmax, top, top_p, True, BLOCK, MAX_BIASES, MAX_ENDS)
-    softmax = (edge, temperature, scaled, total)
-    least = tl.full((BLOCK,), float("inf"), tl.float32)
-    for first in range(0, vocab, BLOCK):
-        scores = _tile(place, first, BLOCK, MAX_BIASES, MAX_ENDS)
-        kept = (_order(scores) >= edge) & (_order(_probabilities(scores, softmax)) >= likely)
-        kept &= ~(tl.div_rn(scores, temperature) < scaled + log_min_p)
-        kept &= first + tl.arange(0, BLOCK) < vocab
-        least = tl.minimum(least, tl.where(kept, scores, float("inf")))
-    tl.store(out + row, tl.min(least, 0))
+    part = tl.arange(0, PARTS)
+    there = part < parts
+    at = row * parts + part
+    best = tl.max(tl.load(candidates[0] + at, mask=there, other=float("-inf")), 0)
+    cut = tl.min(tl.load(candidates[1] + at, mask=there, other=float("inf")), 0)
+    total = tl.sum(tl.load(candidates[2] + at, mask=there, other=0.0), 0)
+    extent = parts * CAPACITY
+    held = (candidates[3] + row.to(tl.int64) * extent, extent, best - cut)
+    enough = False
+    if cut > 0:
+        enough = _hold_the_edges(place, held, best, total, BLOCK)
+    if enough:
+        least = _least_kept(place, held, extent, best, total, True, BLOCK, MAX_BIASES, MAX_ENDS)
+    else:
+        least = _least_kept(place, held, vocab, best, total, False, BLOCK, MAX_BIASES, MAX_ENDS)
+    tl.store(out + row, least)
 
 
 def sample_threshold(
-    logits: Tensor, options: SamplingOptions, rows: StepRows, out: Tensor
+    logits: Tensor, options: SamplingOptions, rows: StepRows, candidates: Candidates, out: Tensor
 ) -> Tensor:
     """Write every row's threshold to ``out``, float32 [R]; padding rows write nothing.
+
+    Args:
+        candidates: workspace.
 
     Raises:
         ValueError: shapes do not belong together.
     """
-    check_scores(logits, options, rows)
+    sample_candidates(logits, options, rows, candidates)
     if out.shape != rows.slot.shape or out.dtype != torch.float32:
         raise ValueError(f"out must be float32 [{len(rows.slot)}]")
+    parts = candidates.cut.shape[1]
     _sample_threshold[(len(rows.slot),)](
         logits,
         logits.stride(0),
         rows.slot,
         *score_arguments(options, rows),
+        (candidates.largest, candidates.cut, candidates.total, candidates.score),
         out,
         options.seen.shape[1],
+        parts,
+        PARTS=triton.next_power_of_2(parts),
+        CAPACITY=CAPACITY,
         BLOCK=BLOCK,
         MAX_BIASES=options.biases.shape[1],
         MAX_ENDS=options.end_ids.shape[1],
@@ -225,4 +285,4 @@ def sample_threshold_reference(
         kept &= shares >= ordered[count - 1]
     scaled = scores / temperature
     kept &= scaled >= scaled.max() + log_min_p
-    return torch.where(kept, scores, torch.inf).min()
+    return torch.where(kept & (scores > -torch.inf), scores, torch.inf).min()

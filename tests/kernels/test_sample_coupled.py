@@ -13,6 +13,7 @@ from torch import Tensor
 
 from foredraft.engine.sampling import choose, token_logprobs
 from foredraft.params import SamplingParams
+from kernels.sample_candidates import Candidates
 from kernels.sample_coupled import Choices, sample_coupled, sample_coupled_reference
 from kernels.sample_threshold import sample_threshold, sample_threshold_reference
 
@@ -109,12 +110,40 @@ def test_thresholds_are_the_references(device: torch.device) -> None:
     logits[1, 50:] = -torch.inf
     rows, held = rows_of(slots, 0, device), options_of(slots, vocab, EOS, device)
     out = torch.empty(len(logits), device=device)
-    sample_threshold(logits.to(device), held, rows, out)
+    candidates = Candidates.empty(len(logits), vocab, device)
+    sample_threshold(logits.to(device), held, rows, candidates, out)
     wanted = [
         sample_threshold_reference(logits.to(device), row, held, rows) for row in range(len(logits))
     ]
     assert torch.equal(out, torch.stack(wanted))
     assert len(set(out.tolist())) > 4
+
+
+def test_edges_among_candidates_and_beyond(device: torch.device) -> None:
+    """400 scores are near the largest, the others are not: the candidates are those 400."""
+    generator, vocab = torch.Generator().manual_seed(6), 1_400
+    near, far = torch.rand(400, generator=generator), torch.rand(1_000, generator=generator)
+    row = torch.cat([8 + 2 * near, -1 + 6.9 * far])
+    row = row[torch.randperm(vocab, generator=generator)]
+    row[700] = 10.0
+    among = [{"top_k": 300}, {"top_p": 0.9}, {"min_p": 0.4}, {"top_k": 300, "top_p": 0.7}]
+    beyond = [{"top_k": 450}, {"top_p": 0.9999}, {"min_p": 0.002}, {"top_k": 450, "top_p": 0.999}]
+    flat = {"top_k": 700, "temperature": 0.1, "top_p": 0.8}
+    options = [{"temperature": 1.0, **one} for one in [*among, *beyond, flat]]
+    slots = [_slot(random.Random(1), vocab, one, guesses=0) for one in options]
+    logits = row.repeat(len(slots), 1)
+    logits[-1] /= 8
+    rows, held = rows_of(slots, 0, device), options_of(slots, vocab, EOS, device)
+    out, candidates = torch.empty(len(slots)), Candidates.empty(len(slots), vocab, device)
+    out = sample_threshold(logits.to(device), held, rows, candidates, out.to(device))
+    assert candidates.cut.flatten().tolist() == [4.0] * 8 + [0.0]
+    assert int((candidates.score[0] > -torch.inf).sum()) in (400, 401)
+    wanted = [
+        sample_threshold_reference(logits.to(device), row, held, rows) for row in range(len(slots))
+    ]
+    assert torch.equal(out, torch.stack(wanted))
+    assert len(set(out.tolist())) == len(slots)
+    assert bool((out[:4] > 8).all()) and bool((out[4:8] < 6).all())
 
 
 def test_ties_go_to_the_lowest_id_and_nan_never_wins(device: torch.device) -> None:
@@ -129,6 +158,10 @@ def test_ties_go_to_the_lowest_id_and_nan_never_wins(device: torch.device) -> No
     chosen, out = _sampled(logits, slots, vocab, device)
     assert chosen == [0, 30, 5, 0, 9]
     assert out.sound.tolist() == [1, 1, 0, 0, 0]
+    options, rows = options_of(slots, vocab, EOS, device), rows_of(slots, 0, device)
+    spared = Choices.empty(len(slots), vocab, device)
+    sample_coupled(logits.to(device), options, rows, spared, filters=False)
+    assert torch.equal(spared.token, out.token)
 
 
 def test_a_row_is_the_same_alone_and_among_others(device: torch.device) -> None:
