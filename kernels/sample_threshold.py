@@ -92,8 +92,8 @@ def _search(
     low = tl.zeros((), tl.int64) if MASS else tl.zeros((), tl.int64) - 2**31
     high = top.to(tl.int64) + 1
     all_low, none_high = extent + 0, extent * 0  # tokens at or above the two ends
-    exact = False
-    while (high - low > 1) & (all_low - none_high > 1) & (not exact):
+    exact = high < low
+    while (high - low > 1) & (all_low - none_high > 1) & ~exact:
         step = high - low
         one, two, three = low + step // 4, low + step // 2, low + 3 * step // 4
         mass_1 = tl.zeros((BLOCK,), tl.float32)
@@ -216,7 +216,7 @@ def _sample_threshold(
     total = tl.sum(tl.load(candidates[2] + at, mask=there, other=0.0), 0)
     extent = parts * CAPACITY
     held = (candidates[3] + row.to(tl.int64) * extent, extent, best - cut)
-    enough = False
+    enough = cut < 0
     if cut > 0:
         enough = _hold_the_edges(place, held, best, total, BLOCK)
     if enough:
