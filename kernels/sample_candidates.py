@@ -60,10 +60,10 @@ class Candidates:
 
 
 @triton.jit
-def has_filters(options, slot, vocab):
+def has_filters(sampling, slot, vocab):
     """True if a filter can leave out a token of the slot's rows."""
-    floats = options[0] + slot * FLOATS
-    top_k = tl.load(options[1] + slot * INTS + TOP_K)
+    floats = sampling[0] + slot * FLOATS
+    top_k = tl.load(sampling[1] + slot * INTS + TOP_K)
     filters = (top_k > 0) & (top_k < vocab)
     filters |= (tl.load(floats + TOP_P) < 1) | (tl.load(floats + LOG_MIN_P) > float("-inf"))
     return filters & (tl.load(floats + TEMPERATURE) > GREEDY_TEMPERATURE)
@@ -72,17 +72,17 @@ def has_filters(options, slot, vocab):
 @triton.jit
 def scores_of(place, first, BLOCK: tl.constexpr, MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr):
     """A row's scores from ``first`` on; a NaN is -inf: it never wins either."""
-    logits, row, slot, options, rows, vocab = place
+    logits, row, slot, sampling, rows, vocab = place
     columns = first + tl.arange(0, BLOCK)
     scores = adjusted_scores(
-        logits, columns, first, row, slot, options, rows, vocab, BLOCK, MAX_BIASES, MAX_ENDS
+        logits, columns, first, row, slot, sampling, rows, vocab, BLOCK, MAX_BIASES, MAX_ENDS
     )
     return tl.where(scores == scores, scores, float("-inf"))
 
 
 @triton.jit
 def _largest_of_part(
-    logits, row_stride, slots, options, rows, largest, vocab,
+    logits, row_stride, slots, sampling, rows, largest, vocab,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
     MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
 ):  # fmt: skip
@@ -90,9 +90,9 @@ def _largest_of_part(
     slot = tl.load(slots + row)
     if slot < 0:
         return
-    if not has_filters(options, slot, vocab):
+    if not has_filters(sampling, slot, vocab):
         return
-    place = (logits + row.to(tl.int64) * row_stride, row, slot, options, rows, vocab)
+    place = (logits + row.to(tl.int64) * row_stride, row, slot, sampling, rows, vocab)
     best = tl.full((CHUNK,), float("-inf"), tl.float32)
     for chunk in range(CHUNKS):
         first = (chunk * parts + part) * CHUNK
@@ -133,7 +133,7 @@ def _widest_cut(
 
 @triton.jit
 def _candidates_of_part(
-    logits, row_stride, slots, options, rows, candidates, vocab,
+    logits, row_stride, slots, sampling, rows, candidates, vocab,
     PARTS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, CAPACITY: tl.constexpr,
     MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
 ):  # fmt: skip
@@ -141,9 +141,9 @@ def _candidates_of_part(
     slot = tl.load(slots + row)
     if slot < 0:
         return
-    if not has_filters(options, slot, vocab):
+    if not has_filters(sampling, slot, vocab):
         return
-    place = (logits + row.to(tl.int64) * row_stride, row, slot, options, rows, vocab)
+    place = (logits + row.to(tl.int64) * row_stride, row, slot, sampling, rows, vocab)
     every = tl.arange(0, PARTS)
     largest = tl.load(candidates[0] + row * parts + every, every < parts, other=float("-inf"))
     best = tl.max(largest, 0)

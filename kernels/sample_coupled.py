@@ -105,7 +105,7 @@ def _key(ints, position):
 
 @triton.jit
 def _best_of_part(
-    logits, row_stride, slots, options, rows, thresholds, parts, vocab,
+    logits, row_stride, slots, sampling, rows, thresholds, parts, vocab,
     FILTERS: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
     MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
 ):  # fmt: skip
@@ -113,8 +113,8 @@ def _best_of_part(
     slot = tl.load(slots + row)
     if slot < 0:
         return
-    ints = options[1] + slot * INTS
-    temperature = tl.load(options[0] + slot * FLOATS + TEMPERATURE)
+    ints = sampling[1] + slot * INTS
+    temperature = tl.load(sampling[0] + slot * FLOATS + TEMPERATURE)
     greedy = temperature <= GREEDY_TEMPERATURE
     wanted = tl.load(ints + LOGPROBS) != 0
     threshold = tl.full((), float("-inf"), tl.float32)
@@ -137,7 +137,7 @@ def _best_of_part(
             total = total * tl.exp(largest - newest) + tl.sum(tl.exp(seen - newest), 0)
             largest = newest
         scores = adjusted_scores(
-            logits, columns, first, row, slot, options, rows, vocab, BLOCK, MAX_BIASES, MAX_ENDS
+            logits, columns, first, row, slot, sampling, rows, vocab, BLOCK, MAX_BIASES, MAX_ENDS
         )
         scores = tl.where(scores == scores, scores, float("-inf"))
         if not greedy:

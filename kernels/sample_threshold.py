@@ -91,7 +91,8 @@ def _search(
     """
     low = tl.zeros((), tl.int64) if MASS else tl.zeros((), tl.int64) - 2**31
     high = top.to(tl.int64) + 1
-    all_low, none_high = extent + 0, extent * 0  # tokens at or above the two ends
+    # Tokens at or above the two ends.
+    all_low, none_high = tl.zeros((), tl.int32) + extent, tl.zeros((), tl.int32)
     exact = high < low
     while (high - low > 1) & (all_low - none_high > 1) & ~exact:
         step = high - low
@@ -140,10 +141,10 @@ def _least_kept(
 
     best, total: the row's largest score; its sum of exp((score - best) / T).
     """
-    slot, options, vocab = place[2], place[3], place[5]
-    floats = options[0] + slot * FLOATS
+    slot, sampling, vocab = place[2], place[3], place[5]
+    floats = sampling[0] + slot * FLOATS
     temperature, top_p = tl.load(floats + TEMPERATURE), tl.load(floats + TOP_P)
-    top_k = tl.load(options[1] + slot * INTS + TOP_K)
+    top_k = tl.load(sampling[1] + slot * INTS + TOP_K)
     scaled = tl.div_rn(best, temperature)
     edge, likely = tl.zeros((), tl.int64) - 2**31, tl.zeros((), tl.int64)
     if (top_k > 0) & (top_k < vocab):
@@ -177,10 +178,10 @@ def _least_kept(
 @triton.jit
 def _hold_the_edges(place, held, best, total, BLOCK: tl.constexpr):
     """True if all that the filters leave in is surely among the candidates."""
-    slot, options, vocab = place[2], place[3], place[5]
-    floats = options[0] + slot * FLOATS
+    slot, sampling, vocab = place[2], place[3], place[5]
+    floats = sampling[0] + slot * FLOATS
     temperature, top_p = tl.load(floats + TEMPERATURE), tl.load(floats + TOP_P)
-    log_min_p, top_k = tl.load(floats + LOG_MIN_P), tl.load(options[1] + slot * INTS + TOP_K)
+    log_min_p, top_k = tl.load(floats + LOG_MIN_P), tl.load(sampling[1] + slot * INTS + TOP_K)
     scaled = tl.div_rn(best, temperature)
     counts, sums = tl.zeros((BLOCK,), tl.int32), tl.zeros((BLOCK,), tl.float32)
     for first in range(0, held[1], BLOCK):
@@ -196,7 +197,7 @@ def _hold_the_edges(place, held, best, total, BLOCK: tl.constexpr):
 
 @triton.jit
 def _sample_threshold(
-    logits, row_stride, slots, options, rows, candidates, out, vocab, parts,
+    logits, row_stride, slots, sampling, rows, candidates, out, vocab, parts,
     PARTS: tl.constexpr, CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr, MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
 ):  # fmt: skip
@@ -204,10 +205,10 @@ def _sample_threshold(
     slot = tl.load(slots + row)
     if slot < 0:
         return
-    if not has_filters(options, slot, vocab):
+    if not has_filters(sampling, slot, vocab):
         tl.store(out + row, float("-inf"))
         return
-    place = (logits + row.to(tl.int64) * row_stride, row, slot, options, rows, vocab)
+    place = (logits + row.to(tl.int64) * row_stride, row, slot, sampling, rows, vocab)
     part = tl.arange(0, PARTS)
     there = part < parts
     at = row * parts + part

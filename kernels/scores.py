@@ -40,8 +40,8 @@ def _listed(ids, count, first, block: tl.constexpr, size: tl.constexpr):
 
 
 @triton.jit
-def _penalized(scores, columns, inside, row, slot, options, rows, vocab):
-    floats, _, _, _, _, seen = options
+def _penalized(scores, columns, inside, row, slot, sampling, rows, vocab):
+    floats, _, _, _, _, seen = sampling
     starts, parents, depths, tokens, _ = rows
     counts = tl.load(seen + slot.to(tl.int64) * vocab + columns, mask=inside, other=0)
     start = tl.load(starts + slot)
@@ -60,20 +60,20 @@ def _penalized(scores, columns, inside, row, slot, options, rows, vocab):
 
 @triton.jit
 def adjusted_scores(
-    logits, columns, first, row, slot, options, rows, vocab,
+    logits, columns, first, row, slot, sampling, rows, vocab,
     BLOCK: tl.constexpr, MAX_BIASES: tl.constexpr, MAX_ENDS: tl.constexpr,
 ):  # fmt: skip
     """Scores of ``columns`` = first..first+BLOCK-1 of a row, float32; -inf behind the vocabulary.
 
-    logits: pointer to the row's first. options, rows: tuples of pointers, see `score_arguments`.
+    logits: pointer to the row's first. sampling, rows: tuples of pointers, see `score_arguments`.
     """
-    floats, ints, bias_ids, biases, end_ids, _ = options
+    floats, ints, bias_ids, biases, end_ids, _ = sampling
     inside = columns < vocab
     scores = tl.load(logits + columns, mask=inside, other=float("-inf")).to(tl.float32)
     own = floats + slot * FLOATS
     changes = (tl.load(own + REPETITION) != 1.0) | (tl.load(own + FREQUENCY) != 0.0)
     if changes | (tl.load(own + PRESENCE) != 0.0):
-        scores = _penalized(scores, columns, inside, row, slot, options, rows, vocab)
+        scores = _penalized(scores, columns, inside, row, slot, sampling, rows, vocab)
     ints += slot * INTS
     count = tl.load(ints + BIASES)
     if count > 0:
@@ -95,7 +95,10 @@ def adjusted_scores(
 def score_arguments(
     options: SamplingOptions, rows: StepRows
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """What `adjusted_scores` takes as ``options`` and ``rows``."""
+    """What `adjusted_scores` takes as ``sampling`` and ``rows``.
+
+    No parameter of a kernel can be called ``options``: Triton's launcher has one.
+    """
     return (
         (
             options.floats,

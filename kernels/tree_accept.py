@@ -58,12 +58,12 @@ def _penalizes(floats):
 
 @triton.jit
 def _tree_accept(
-    rows, choices, sequences, options, commits, vocab,
+    rows, choices, sequences, sampling, commits, vocab,
     LONGEST: tl.constexpr, ROWS: tl.constexpr, MAX_ENDS: tl.constexpr,
 ):  # fmt: skip
     starts, counts, parents, tokens = rows
     lengths, limits = sequences
-    floats, ints, end_ids, seen = options
+    floats, ints, end_ids, seen = sampling
     bases, paths, path_rows, committed, delivered, finishes = commits
     slot = tl.program_id(0)
     length = tl.load(lengths + slot)
