@@ -41,6 +41,7 @@ class Case:
         prepare: makes the tensors on a device.
         goals: by name of a contestant, how many times its time ours must be faster.
         of_copy: the share of copy bandwidth that ours must reach; 0 for no such goal.
+        at_most_us: the microseconds that ours may take; 0 for no such goal.
         flat: by shape of another case of this kernel, how many times its time ours may take.
     """
 
@@ -50,6 +51,7 @@ class Case:
     prepare: Callable[[torch.device], Prepared]
     goals: Mapping[str, float] = field(default_factory=dict)
     of_copy: float = 0.0
+    at_most_us: float = 0.0
     flat: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -50,6 +50,8 @@ def missed(outcome: Outcome, outcomes: Sequence[Outcome], copy_gb_s: float) -> l
     share = outcome.gigabytes_per_s / copy_gb_s
     if share < case.of_copy:
         words.append(f"{share:.0%} of {case.of_copy:.0%} of copy bandwidth")
+    if 0 < case.at_most_us < outcome.times[OURS]:
+        words.append(f"{outcome.times[OURS]:.1f} us, at most {case.at_most_us:.1f}")
     for shape, limit in case.flat.items():
         base = _time_of(case.kernel, shape, outcomes)
         if base is not None and (ratio := outcome.times[OURS] / base) > limit:

@@ -11,7 +11,9 @@ CASE_FILES: tuple[str, ...] = (
     "fp8_gemm",
     "lm_head",
     "row_kernels",
+    "sampling",
     "skinny_gemm",
+    "trees",
 )
 
 

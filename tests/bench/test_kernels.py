@@ -107,13 +107,15 @@ def test_tuning_tries_what_can_be_launched(kind: str):
 
 def test_goals_are_ratios_of_times_and_shares_of_bandwidth():
     base = _outcome(_case("base"), {OURS: 10.0})
-    case = _case(goals={"library": 1.2, "absent": 5.0}, of_copy=0.5, flat={"base": 1.5})
+    goals = {"library": 1.2, "absent": 5.0}
+    case = _case(goals=goals, of_copy=0.5, at_most_us=15.0, flat={"base": 1.5})
     good = _outcome(case, {OURS: 10.0, "library": 12.0})
     assert missed(good, [base, good], copy_gb_s=200) == []
     slow = _outcome(case, {OURS: 16.0, "library": 12.0})
     assert missed(slow, [base, slow], copy_gb_s=200) == [
         "0.75 of 1.20 x library",
         "31% of 50% of copy bandwidth",
+        "16.0 us, at most 15.0",
         "1.60 x the time of base, at most 1.50",
     ]
 
