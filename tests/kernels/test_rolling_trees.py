@@ -26,12 +26,19 @@ from kernels.tree_reroot import tree_reroot
 from kernels.tree_select import SelectWorkspace, tree_select
 from verify_service.acceptance import accept, apply_stops
 
-VOCAB, EOS, CAPACITY, DEPTH, MAX_ROWS = 24, (2,), 8, 6, 12
+VOCAB, EOS, CAPACITY, DEPTH, MAX_ROWS = 24, (2,), 8, 6, 10
 COST = StepCost((1, 32), (5.0, 6.0))
 OPTIONS = (
     SamplingParams(max_tokens=6, ignore_eos=True),
-    SamplingParams(temperature=0.9, presence_penalty=1.5, repetition_penalty=1.2, seed=5),
-    SamplingParams(temperature=1.5, min_p=0.01, min_tokens=14, logit_bias={2: 4.0}, seed=9),
+    SamplingParams(
+        temperature=0.9,
+        min_p=0.01,
+        presence_penalty=1.5,
+        repetition_penalty=1.2,
+        min_tokens=14,
+        logit_bias={2: 4.0},
+        seed=5,
+    ),
 )
 
 

@@ -19,7 +19,7 @@ from kernels.tree_layout import Commits, Picked, StepRows, Trees
 from kernels.tree_reroot import tree_reroot
 from kernels.tree_select import SelectWorkspace, tree_select
 
-SLOTS, VOCAB, CAPACITY, DEPTH, ROWS = 3, 5_000, 16, 6, 8
+SLOTS, VOCAB, CAPACITY, DEPTH, ROWS = 3, 600, 16, 6, 4
 PARAMS = (
     SamplingParams(presence_penalty=0.5),
     SamplingParams(temperature=0.9, seed=4),
