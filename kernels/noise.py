@@ -2,7 +2,7 @@
 
 ``h`` is a 32-bit hash, ``v = min((h + 0.5) / 2^32, 1 - 2^-24)``, ``G = -log(-log1p(-v))`` in
 float32. The hash is the same number everywhere. G is as exact as the device's logarithms, within
-2 units in the last place of float32; on one kind of device it has the same bits wherever a token
+2e-7 * max(1, |G|) of the exact value; on one kind of device it has the same bits wherever a token
 stands. Nothing is read from memory.
 """
 

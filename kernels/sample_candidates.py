@@ -30,7 +30,12 @@ from kernels.sampling_options import (
     TOP_P,
     SamplingOptions,
 )
-from kernels.scores import adjusted_scores, check_scores, score_arguments
+from kernels.scores import (
+    adjusted_scores,
+    adjusted_scores_reference,
+    check_scores,
+    score_arguments,
+)
 from kernels.tree_layout import StepRows
 
 CHUNK, CHUNKS = 512, 8  # of a part
@@ -208,3 +213,26 @@ def sample_candidates(
         enable_fp_fusion=False,
     )
     return out
+
+
+def sample_candidates_reference(
+    logits: Tensor, row: int, options: SamplingOptions, rows: StepRows
+) -> tuple[Tensor, Tensor, Tensor]:
+    """cut [parts], total [parts] and score [parts, CAPACITY] of one row."""
+    scores = adjusted_scores_reference(logits, row, options, rows)
+    temperature = options.floats[int(rows.slot[row]), TEMPERATURE.value]
+    parts = triton.cdiv(len(scores), CHUNK * CHUNKS)
+    part_of = torch.arange(len(scores), device=scores.device) // CHUNK % parts
+    largest = scores.max()
+    cuts, totals = scores.new_zeros(parts), scores.new_zeros(parts)
+    kept = scores.new_full((parts, CAPACITY), -torch.inf)
+    for part in range(parts):
+        own = scores[part_of == part]
+        totals[part] = torch.exp(own / temperature - largest / temperature).sum()
+        for cut in (_WIDEST.value / 2**narrower for narrower in range(5)):
+            near = own[own >= largest - cut]
+            if len(near) <= CAPACITY:
+                cuts[part] = cut
+                kept[part, : len(near)] = near
+                break
+    return cuts, totals, kept

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foredraft.engine.sampling import choose, token_logprobs
 from foredraft.params import SamplingParams
-from kernels.sample_candidates import Candidates
+from kernels.sample_candidates import Candidates, sample_candidates_reference
 from kernels.sample_coupled import Choices, sample_coupled, sample_coupled_reference
 from kernels.sample_threshold import sample_threshold, sample_threshold_reference
 
@@ -87,9 +87,18 @@ def test_the_whole_of_a_large_vocabulary_is_looked_at(device: torch.device) -> N
     logits = _logits(len(slots), vocab + 5, seed=2)
     logits[:, vocab:] = 1e4
     logits[0, 4_500] = 100.0
-    chosen, _ = _sampled(logits, slots, vocab, device)
+    crowded = logits[2, 512:900], logits[2, 1_536:1_736]  # in chunks of the second part
+    for place, below in zip(crowded, (1, 3), strict=True):
+        place.copy_(logits[2, :vocab].max() - below)
+    chosen, out = _sampled(logits, slots, vocab, device)
     assert chosen == choose(logits[:, :vocab], sampled_rows(slots), EOS)
     assert chosen[0] == 4_500
+    held, rows = options_of(slots, vocab, EOS, device), rows_of(slots, 0, device)
+    cut, total, score = sample_candidates_reference(logits.to(device), 2, held, rows)
+    assert torch.equal(out.candidates.cut[2], cut) and cut.tolist() == [4.0, 2.0]
+    assert torch.equal(out.candidates.score[2], score)
+    assert torch.allclose(out.candidates.total[2], total, rtol=1e-5)
+    assert not out.candidates.score[:2].any()
 
 
 def test_thresholds_are_the_references(device: torch.device) -> None:
