@@ -83,4 +83,4 @@ def test_noise_is_the_engines_but_for_the_last_place(device: torch.device) -> No
     assert values.isfinite().all()
     # Near G = 0 the outer logarithm magnifies the inner one's last place.
     error = (values.cpu() - wanted).abs()
-    assert bool((error <= 2e-7 * wanted.abs().clamp(min=1.0)).all())
+    assert bool((error <= 4e-7 * wanted.abs().clamp(min=1.0)).all())
