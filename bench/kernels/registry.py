@@ -10,10 +10,10 @@ from bench.kernels.case import Case
 CASE_FILES: tuple[str, ...] = (
     "fp8_gemm",
     "lm_head",
+    "rolling_trees",
     "row_kernels",
     "sampling",
     "skinny_gemm",
-    "trees",
 )
 
 

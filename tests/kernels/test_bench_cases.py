@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.kernels.case import OURS, Prepared
-from bench.kernels.cases import fp8_gemm, lm_head, row_kernels, sampling, skinny_gemm, trees
+from bench.kernels.cases import fp8_gemm, lm_head, row_kernels, skinny_gemm
 from bench.kernels.shapes import Shape
 from kernels.skinny_table import BF16, FP8, W8A16
 
@@ -28,16 +28,8 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         partial(row_kernels.prepare_norm, 48, 3),
         partial(row_kernels.prepare_silu, 48, 3),
         partial(row_kernels.prepare_weight, 4, 48),
-        partial(sampling.prepare, "filters", 900, 1, False),
-        partial(sampling.prepare, "penalties", 900, 4, True),
-        partial(trees.PREPARED["tree_select"], 1),
-        pytest.param(partial(trees.PREPARED["tree_append"], 2), marks=pytest.mark.slow),
-        pytest.param(partial(trees.PREPARED["tree_reroot"], 2), marks=pytest.mark.slow),
     ],
-    ids=[
-        *("fp8", "w8a16", "bf16", "head w8a16", "head bf16", "many", "norm", "silu", "weight"),
-        *("choices", "accept path", "select", "append", "reroot"),
-    ],
+    ids=["fp8", "w8a16", "bf16", "head w8a16", "head bf16", "many", "norm", "silu", "weight"],
 )
 def test_what_is_checked_holds(device: torch.device, prepare: Callable[[torch.device], Prepared]):
     prepared = prepare(device)

@@ -1,4 +1,4 @@
-"""The kernels of a pass and of its trees, compiled for GPUs that need not be there."""
+"""The products and what stands before them, compiled for GPUs that need not be there."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def test_kernels_fit_the_processor(capability: int, memory: int, tensor_cores: s
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(_SCRIPT), str(capability)]
     needs = json.loads(subprocess.check_output(command, env=environment))
-    assert len(needs) >= 30
-    assert {"_rank", "_pick", "_best_of_part", "_sample_threshold", "_tree_reroot"} <= set(needs)
+    assert len(needs) >= 20
+    launched = {name.rpartition(": ")[2] for name in needs}
+    assert {"_rank", "_pick", "_best_of_part", "_sample_threshold", "_tree_reroot"} <= launched
     for name, need in needs.items():
         assert need["spilled"] == 0, name
         assert need["shared"] <= memory, name

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import triton
+from step_launches import launch_step
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
@@ -31,15 +32,8 @@ from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.lm_head import lm_head
 from kernels.quantize_weight import quantize_weight
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
-from kernels.sample_coupled import Choices, sample_coupled
-from kernels.sampling_options import SamplingOptions
 from kernels.silu_mul_quant import silu_mul_quant
 from kernels.skinny_table import FP8, untuned
-from kernels.tree_accept import tree_accept
-from kernels.tree_append import Guesses, tree_append
-from kernels.tree_layout import Commits, Picked, Sequences, StepRows, Trees
-from kernels.tree_reroot import tree_reroot
-from kernels.tree_select import SelectWorkspace, tree_select
 from kernels.w8a16_gemm_skinny import w8a16_gemm_skinny
 
 _K = 512
@@ -71,6 +65,9 @@ def _codes(*shape: int) -> torch.Tensor:
 
 def launches() -> Iterator[tuple[str, Callable[[], object]]]:
     """Every kernel, in every form that the engine launches."""
+    # Triton takes an argument of 1 for a constant: that is another kernel.
+    for sizes in ((1, 1, 1), (1, 1, 300), (2, 16, 128_256)):
+        yield f"step {sizes}", partial(launch_step, *sizes)
     yield "quantize_weight", partial(quantize_weight, _bf16(16, _K))
     for width in (4096, 8192):
         x, gamma = _bf16(2, width), torch.zeros(width)
@@ -96,22 +93,6 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
     yield "w8a16 silu_mul", partial(w8a16_gemm_skinny, gate_up, codes, n, silu_mul=True)
 
 
-def step(slots: int, rows: int, vocab: int) -> None:
-    """What a step of trees launches besides the model: several kernels each."""
-    cpu = torch.device("cpu")
-    trees, sequences = Trees.empty(slots, 64, cpu), Sequences.empty(slots, cpu)
-    options = SamplingOptions.empty(slots, vocab, 1024, 1024, cpu)
-    layout, choices = StepRows.empty(slots, rows, cpu), Choices.empty(rows, vocab, cpu)
-    picked, commits = Picked.empty(slots, 64, cpu), Commits.empty(slots, 33, cpu)
-    cost, allowed = torch.zeros(rows + 1, dtype=torch.float64), torch.zeros(1, dtype=torch.int32)
-    workspace = SelectWorkspace.empty(slots, 64, 256, cpu)
-    tree_append(trees, sequences, Guesses.empty(slots, 8, cpu), 64, 32)
-    tree_select(trees, sequences, cost, allowed, rows, workspace, picked)
-    sample_coupled(torch.zeros(rows, vocab), options, layout, choices)
-    tree_accept(layout, choices, sequences, options, commits, 65)
-    tree_reroot(trees, sequences, commits)
-
-
 def compile_all(capability: int) -> dict[str, dict[str, Any]]:
     driver.set_active(Target(capability))
     kernels.skinny_gemm.capability = lambda device: divmod(capability, 10)
@@ -125,12 +106,9 @@ def compile_all(capability: int) -> dict[str, dict[str, Any]]:
     needs = {}
     for name, launch in launches():
         launch()
-        needs[name] = _needs(compiled[-1])
-    compiled.clear()
-    # Triton takes an argument of 1 for a constant: that is another kernel.
-    for sizes in ((1, 1, 1), (1, 1, 300), (2, 16, 128_256)):
-        step(*sizes)
-    needs.update((kernel.metadata.name, _needs(kernel)) for kernel in compiled)
+        for kernel in compiled:
+            needs[f"{name}: {kernel.metadata.name}"] = _needs(kernel)
+        compiled.clear()
     return needs
 
 
