@@ -126,13 +126,17 @@ def widen(codes):
         nan = (codes.to(tl.uint8, bitcast=True) & _NAN_CODE) == _NAN_CODE
         return tl.where(nan, float("nan"), codes.to(tl.float32))
     else:
-        return codes.to(tl.bfloat16)
+        # Straight to bfloat16 is a conversion per value in the slowest unit of an sm_90.
+        return codes.to(tl.float16).to(tl.float32).to(tl.bfloat16)
 
 
 @triton.jit
-def place_of(table, slot, mask):
-    """Places in the pool of a sequence's slots, int64; ``table`` points at its first block."""
-    block = tl.load(table + slot // _BLOCK, mask=mask, other=0).to(tl.int64)
+def place_of(table, slot, used, MASKED: tl.constexpr):
+    """Places in the pool of a sequence's slots, by its block table; 0 where MASKED and not used."""
+    if MASKED:
+        block = tl.load(table + slot // _BLOCK, mask=used, other=0)
+    else:
+        block = tl.load(table + slot // _BLOCK)
     return block * _BLOCK + slot % _BLOCK
 
 
