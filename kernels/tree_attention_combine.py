@@ -116,16 +116,16 @@ def combine_partials_kernel(
         inside = lane < HEAD_DIM
         values = tl.zeros([WIDTH], tl.float32)
         for first in range(0, splits, _TOGETHER):
-            part = first + tl.arange(0, _TOGETHER)
-            held = part < splits
-            at = place + part * stride
-            weight = tl.exp2(tl.load(part_top + at, mask=held, other=float("-inf")) - highest)
+            several = first + tl.arange(0, _TOGETHER)
+            far_ones = several < splits
+            at = place + several * stride
+            weights = tl.exp2(tl.load(part_top + at, mask=far_ones, other=float("-inf")) - highest)
             some = tl.load(
                 part_out + at[:, None] * HEAD_DIM + lane[None, :],
-                mask=held[:, None] & inside[None, :],
+                mask=far_ones[:, None] & inside[None, :],
                 other=0.0,
             )
-            values += tl.sum(some * weight[:, None], 0)
+            values += tl.sum(some * weights[:, None], 0)
         near = place + MOST_SPLITS * stride
         weight = tl.exp2(tl.load(part_top + near) - highest)
         values += tl.load(part_out + near * HEAD_DIM + lane, mask=inside, other=0.0) * weight
