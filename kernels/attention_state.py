@@ -13,18 +13,34 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import INTERPRETED
-from kernels.kv_layout import power_of_two, widen
+from kernels.kv_layout import (
+    exponent_of,
+    finite_magnitude,
+    power_of_two,
+    widen_key,
+    widen_value,
+)
 
 
 @triton.jit
 def load_queries(q, vector, used, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """[WIDTH, columns] from vectors of ``q`` by number; zeros where not used."""
+    """Vectors of ``q`` by number, zeros where not used, and what they are divided by.
+
+    Keys become float16 by one instruction, bfloat16 by four: so queries are float16 here, under a
+    power of two each as keys are. What is lost of a value is below 2^-32 of its vector's largest.
+
+    Returns:
+        [WIDTH, columns] and [columns].
+    """
     lane = tl.arange(0, WIDTH)
     inside = used[:, None] & (lane < HEAD_DIM)[None, :]
     queries = tl.load(q + vector[:, None] * HEAD_DIM + lane[None, :], mask=inside, other=0.0)
-    if INTERPRETED:
-        queries = queries.to(tl.float32)
-    return tl.trans(queries)
+    queries = queries.to(tl.float32)
+    exponent = exponent_of(tl.max(finite_magnitude(queries), 1))
+    queries *= power_of_two(-exponent)[:, None]
+    if not INTERPRETED:
+        queries = queries.to(tl.float16)
+    return tl.trans(queries), power_of_two(exponent)
 
 
 @triton.jit
@@ -37,24 +53,25 @@ def nothing_seen(COLUMNS: tl.constexpr, WIDTH: tl.constexpr):
 @triton.jit
 def add_tile(
     top, total, out,
-    queries, keys, key_exponents, values, value_exponents, place, seen, visible, scale,
+    queries, scale, keys, key_exponents, values, value_exponents, place, seen, visible,
     MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The state with a tile more.
 
     Args:
+        scale: of the scores, which are powers of two, by column.
         keys, key_exponents, values, value_exponents: pointers at one KV head.
         place: of the tile's tokens in the pool, [tokens].
         seen: where not, nothing is read; looked at if MASKED.
         visible: to which columns, broadcast to [tokens, columns].
-        scale: of the scores, which are powers of two.
     """
     k = _load_vectors(keys, place, seen, MASKED, HEAD_DIM, WIDTH)
     v = _load_vectors(values, place, seen, MASKED, HEAD_DIM, WIDTH)
-    key_scale = _load_powers(key_exponents, place, seen, MASKED) * scale
+    key_scale = _load_powers(key_exponents, place, seen, MASKED)
     value_scale = _load_powers(value_exponents, place, seen, MASKED)
 
-    scores = tl.where(visible, tl.dot(widen(k), queries) * key_scale[:, None], float("-inf"))
+    scores = tl.dot(widen_key(k), queries) * key_scale[:, None] * scale[None, :]
+    scores = tl.where(visible, scores, float("-inf"))
     highest = tl.maximum(top, tl.max(scores, 0))
     base = tl.where(highest == float("-inf"), 0.0, highest)  # of a column that sees nothing yet
     weights = tl.exp2(scores - base[None, :])
@@ -63,7 +80,7 @@ def add_tile(
     weights *= value_scale[:, None]
     if not INTERPRETED:
         weights = weights.to(tl.bfloat16)
-    out = tl.dot(tl.trans(widen(v)), weights, out * fading[None, :])
+    out = tl.dot(tl.trans(widen_value(v)), weights, out * fading[None, :])
     return highest, total, out
 
 

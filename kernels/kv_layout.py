@@ -120,14 +120,29 @@ def no_infinity(x):
 
 
 @triton.jit
-def widen(codes):
-    """E4M3 as a product takes it: bfloat16, exact; under the interpreter float32."""
+def widen_key(codes):
+    """E4M3 as float16, exact; under the interpreter as float32."""
     if INTERPRETED:
-        nan = (codes.to(tl.uint8, bitcast=True) & _NAN_CODE) == _NAN_CODE
-        return tl.where(nan, float("nan"), codes.to(tl.float32))
+        return _widen_by_hand(codes)
+    else:
+        return codes.to(tl.float16)
+
+
+@triton.jit
+def widen_value(codes):
+    """E4M3 as bfloat16, exact; under the interpreter as float32."""
+    if INTERPRETED:
+        return _widen_by_hand(codes)
     else:
         # Straight to bfloat16 is a conversion per value in the slowest unit of an sm_90.
         return codes.to(tl.float16).to(tl.float32).to(tl.bfloat16)
+
+
+@triton.jit
+def _widen_by_hand(codes):
+    """The interpreter's own cast reads a NaN as a number."""
+    nan = (codes.to(tl.uint8, bitcast=True) & _NAN_CODE) == _NAN_CODE
+    return tl.where(nan, float("nan"), codes.to(tl.float32))
 
 
 @triton.jit

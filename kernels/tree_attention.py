@@ -1,8 +1,8 @@
 """Attention of the rows of ragged token trees over paged E4M3 keys and values.
 
 ``out = sum_i P_i v_i`` with ``P = softmax(q . k_i / sqrt(head_dim))`` over a row's committed
-context, its ancestors and itself. q is bfloat16 and codes become bfloat16 exactly; a key's power of
-two scales its score, a value's its weight, which is then rounded to bfloat16; both products sum in
+context, its ancestors and itself. q is bfloat16; codes are widened exactly; a key's power of two
+scales its score, a value's its weight, which is then rounded to bfloat16; both products sum in
 float32.
 
 **The same bits in any company.** A row's context is cut by its own position
@@ -155,7 +155,7 @@ def _attend_near(
         column = tl.arange(0, _NARROW)
         used = column < GROUP
         vector = (row * KV_HEADS + head) * GROUP + column
-        queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
+        queries, factor = load_queries(q, vector, used, HEAD_DIM, WIDTH)
         key_exponents, value_exponents = _planes(exponents, head, places, KV_HEADS)
         keys, values = _planes(codes, head, places * HEAD_DIM, KV_HEADS)
         last = tl.load(position + row)
@@ -170,8 +170,8 @@ def _attend_near(
             place = place_of(tables + own * table_stride, at, seen, True)
             top, total, out = add_tile(
                 top, total, out,
-                queries, keys, key_exponents, values, value_exponents,
-                place, seen, seen[:, None], scale, True, HEAD_DIM, WIDTH,
+                queries, factor * scale, keys, key_exponents, values, value_exponents,
+                place, seen, seen[:, None], True, HEAD_DIM, WIDTH,
             )  # fmt: skip
         vector += MOST_SPLITS * rows * (KV_HEADS * GROUP)
         store_partials(
@@ -203,7 +203,7 @@ def _attend_far(
         end = tl.minimum(first + size, tl.max(tl.where(mine, far, 0), 0))
         if first < end:
             vector = (row * KV_HEADS + head) * GROUP + column % GROUP
-            queries = load_queries(q, vector, mine, HEAD_DIM, WIDTH)
+            queries, factor = load_queries(q, vector, mine, HEAD_DIM, WIDTH)
             key_exponents, value_exponents = _planes(exponents, head, places, KV_HEADS)
             keys, values = _planes(codes, head, places * HEAD_DIM, KV_HEADS)
             top, total, out = nothing_seen(COLUMNS, WIDTH)
@@ -212,8 +212,8 @@ def _attend_far(
                 place = place_of(tables + own * table_stride, at, None, False)
                 top, total, out = add_tile(
                     top, total, out,
-                    queries, keys, key_exponents, values, value_exponents,
-                    place, None, (tile < far)[None, :], scale, False, HEAD_DIM, WIDTH,
+                    queries, factor * scale, keys, key_exponents, values, value_exponents,
+                    place, None, (tile < far)[None, :], False, HEAD_DIM, WIDTH,
                 )  # fmt: skip
             vector += split * rows * (KV_HEADS * GROUP)
             store_partials(
