@@ -82,7 +82,7 @@ def build_inputs(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slots", "rows"])
 def build_inputs_kernel(
     tokens, parents, depths, picked_row, picked_count, active, length, root_token, tables,
     start, count, row_slot, row_node, row_parent, row_depth, row_token, row_position, place, path,

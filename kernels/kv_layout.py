@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.arguments import check_tensor
-from kernels.e4m3 import INTERPRETED, quantize_e4m3
+from kernels.e4m3 import INTERPRETED, e4m3_to_bf16, quantize_e4m3
 
 BLOCK = 16  # tokens per block
 HEAD_DIMS = (16, 256)  # smallest and largest head, which is a multiple of the first
@@ -134,8 +134,7 @@ def widen_value(codes):
     if INTERPRETED:
         return _widen_by_hand(codes)
     else:
-        # Straight to bfloat16 is a conversion per value in the slowest unit of an sm_90.
-        return codes.to(tl.float16).to(tl.float32).to(tl.bfloat16)
+        return e4m3_to_bf16(codes)
 
 
 @triton.jit

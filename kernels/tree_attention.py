@@ -111,7 +111,7 @@ def tree_attention(
     combine_partials(partials, rows, out)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "splits", "shares"])
 def tree_attention_kernel(
     q, codes, exponents, tables, start, count, slot, position, depth, path,
     part_out, part_top, part_total,

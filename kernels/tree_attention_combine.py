@@ -83,7 +83,7 @@ def combine_partials(partials: Partials, rows: StepRows, out: Tensor) -> None:
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def combine_partials_kernel(
     part_out,
     part_top,

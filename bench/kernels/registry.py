@@ -9,11 +9,13 @@ from bench.kernels.case import Case
 # One name per line: the modules of bench/kernels/cases.
 CASE_FILES: tuple[str, ...] = (
     "fp8_gemm",
+    "kv_kernels",
     "lm_head",
     "rolling_trees",
     "row_kernels",
     "sampling",
     "skinny_gemm",
+    "tree_attention",
 )
 
 

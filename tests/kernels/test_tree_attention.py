@@ -106,7 +106,12 @@ def test_close_to_float64(
 
 @pytest.mark.parametrize(
     "context",
-    [62, 318, 382, *(pytest.param(context, marks=pytest.mark.slow) for context in (0, 14, 126, 254))],
+    [
+        62,
+        318,
+        382,
+        *(pytest.param(context, marks=pytest.mark.slow) for context in (0, 14, 126, 254)),
+    ],
     ids=str,
 )
 def test_a_node_has_the_bits_of_plain_decoding(device: torch.device, context: int):
