@@ -86,8 +86,8 @@ def prepare_rope(heads: Heads, rows: int, device: torch.device) -> Prepared:
         rope_kv_write(qkv[0], turns, row, row, layer, q)
         expected = KVPool.empty(1, heads.kv, blocks, heads.head_dim, torch.device("cpu")).layer(0)
         expected_q = torch.empty(q.shape, dtype=torch.bfloat16)
-        inputs = (part.cpu() for part in (qkv[0], turns, row, row))
-        rope_kv_write_reference(*inputs, expected, expected_q)
+        at = row.cpu()
+        rope_kv_write_reference(qkv[0].cpu(), turns.cpu(), at, at, expected, expected_q)
         same = _same_bytes(layer, expected) and torch.equal(q.cpu(), expected_q)
         return {"every byte is the reference's": same}
 

@@ -77,7 +77,8 @@ def _shape(rows: int, context: str) -> str:
 
 def _launch(trees: Trees, step: Step) -> Callable[[KVLayer], Tensor]:
     """Attention with memory of its own for what is in between and for what comes out."""
-    partials = Partials.empty(choose_splits(trees.kv_heads), *step.q.shape, step.q.device)
+    most, (rows, heads, head_dim) = choose_splits(trees.kv_heads), step.q.shape
+    partials = Partials.empty(most, rows, heads, head_dim, step.q.device)
     out = torch.zeros_like(step.q)
 
     def launch(layer: KVLayer) -> Tensor:
@@ -125,10 +126,14 @@ def _libraries(trees: Trees, step: Step, copies: int) -> dict[str, Callable[[int
     for row in range(rows):
         seen[row, context + step.path[row, : step.rows.depth[row] + 1].long()] = True
     mask = create_block_mask(lambda b, h, row, entry: seen[row, entry], None, None, rows, entries)
-    flex = torch.compile(flex_attention, dynamic=False)
-    return {
-        SDPA: lambda copy: scaled_dot_product_attention(
-            q, *kv[copy], attn_mask=seen, enable_gqa=True
-        ),
-        FLEX: lambda copy: flex(q, *kv[copy], block_mask=mask, enable_gqa=True),
-    }
+    compiled = torch.compile(flex_attention, dynamic=False)
+
+    def sdpa(copy: int) -> object:
+        keys, values = kv[copy]
+        return scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=True)
+
+    def flex(copy: int) -> object:
+        keys, values = kv[copy]
+        return compiled(q, keys, values, block_mask=mask, enable_gqa=True)
+
+    return {SDPA: sdpa, FLEX: flex}
