@@ -36,7 +36,7 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         partial(row_kernels.prepare_norm, 48, 3),
         partial(row_kernels.prepare_silu, 48, 3),
         partial(row_kernels.prepare_weight, 4, 48),
-        partial(tree_attention.prepare, Trees(2, 1, 16, (130, 3), (3, 1))),
+        partial(tree_attention.prepare, Trees(2, 1, 16, (130, 2), (2, 1))),
         partial(kv_kernels.prepare_rope, kv_kernels.Heads(1, 1, 32), 2),
         partial(kv_kernels.prepare_compact, kv_kernels.Heads(1, 1, 32), 2, 1),
         partial(kv_kernels.prepare_inputs, 2),
