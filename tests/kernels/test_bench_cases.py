@@ -9,16 +9,8 @@ import pytest
 import torch
 
 from bench.kernels.case import OURS, Prepared
-from bench.kernels.cases import (
-    fp8_gemm,
-    kv_kernels,
-    lm_head,
-    row_kernels,
-    skinny_gemm,
-    tree_attention,
-)
+from bench.kernels.cases import fp8_gemm, lm_head, row_kernels, skinny_gemm
 from bench.kernels.shapes import Shape
-from bench.kernels.trees import Trees
 from kernels.skinny_table import BF16, FP8, W8A16
 
 _SHAPE = Shape("tiny", "layer", 8, 32)
@@ -36,15 +28,8 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         partial(row_kernels.prepare_norm, 48, 3),
         partial(row_kernels.prepare_silu, 48, 3),
         partial(row_kernels.prepare_weight, 4, 48),
-        partial(tree_attention.prepare, Trees(2, 1, 16, (130, 2), (2, 1))),
-        partial(kv_kernels.prepare_rope, kv_kernels.Heads(1, 1, 32), 2),
-        partial(kv_kernels.prepare_compact, kv_kernels.Heads(1, 1, 32), 2, 1),
-        partial(kv_kernels.prepare_inputs, 2),
     ],
-    ids=[
-        *("fp8", "w8a16", "bf16", "head w8a16", "head bf16", "many", "norm", "silu", "weight"),
-        *("attention", "rope", "compact", "inputs"),
-    ],
+    ids=["fp8", "w8a16", "bf16", "head w8a16", "head bf16", "many", "norm", "silu", "weight"],
 )
 def test_what_is_checked_holds(device: torch.device, prepare: Callable[[torch.device], Prepared]):
     prepared = prepare(device)

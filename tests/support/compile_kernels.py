@@ -21,16 +21,13 @@ from typing import Any
 
 import torch
 import triton
+from attention_launches import attention_launches
 from step_launches import launch_step
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 import kernels.skinny_gemm
-from bench.kernels.case import OURS
-from bench.kernels.cases import kv_kernels
-from bench.kernels.trees import Trees, make_pool, make_step
-from kernels.attention_tiles import choose_splits
 from kernels.bf16_gemm_skinny import bf16_gemm_skinny
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.lm_head import lm_head
@@ -38,12 +35,9 @@ from kernels.quantize_weight import quantize_weight
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
 from kernels.silu_mul_quant import silu_mul_quant
 from kernels.skinny_table import FP8, untuned
-from kernels.tree_attention import tree_attention
-from kernels.tree_attention_combine import Partials
 from kernels.w8a16_gemm_skinny import w8a16_gemm_skinny
 
 _K = 512
-_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +92,7 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
     gate_up = _bf16(16, 2 * _K)
     yield "fp8 silu_mul", partial(fp8_gemm_skinny, gate_up, None, codes, n, silu_mul=True)
     yield "w8a16 silu_mul", partial(w8a16_gemm_skinny, gate_up, codes, n, silu_mul=True)
-    for heads, kv_heads, head_dim in ((32, 8, 128), (28, 4, 128), (9, 3, 64)):
-        for rows in (1, 64):
-            trees = Trees(heads, kv_heads, head_dim, (100,), (rows,))
-            yield f"attention {heads}/{kv_heads} x {head_dim}, {rows}", _attention(trees)
-    rope = kv_kernels.prepare_rope(kv_kernels.Heads(32, 8, 128), 2, _CPU)
-    compact = kv_kernels.prepare_compact(kv_kernels.Heads(32, 8, 128), 2, 1, _CPU)
-    for name, case in (
-        ("rope_kv_write", rope),
-        ("kv_compact", compact),
-        ("build_inputs", kv_kernels.prepare_inputs(2, _CPU)),
-    ):
-        yield name, partial(case.contestants[OURS], 0)
-
-
-def _attention(trees: Trees) -> Callable[[], object]:
-    layer, step = make_pool(trees, 1, _CPU).layer(0), make_step(trees, _CPU)
-    partials = Partials.empty(choose_splits(trees.kv_heads), *step.q.shape, _CPU)
-    inputs = step.q, layer, step.tables, step.rows, step.path, partials, torch.empty_like(step.q)
-    return partial(tree_attention, *inputs, trees.most_rows, 32768)
+    yield from attention_launches()
 
 
 def compile_all(capability: int) -> dict[str, dict[str, Any]]:

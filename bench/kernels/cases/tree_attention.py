@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from bench.kernels.case import OURS, Case, Findings, Prepared, copies_for
-from bench.kernels.trees import Step, Trees, make_pool, make_step, plain_twin
+from bench.kernels.paged_trees import PagedTrees, Step, make_pool, make_step, plain_twin
 from kernels.attention_tiles import choose_splits
 from kernels.kv_layout import KVLayer
 from kernels.tree_attention import tree_attention, tree_attention_reference
@@ -56,7 +56,7 @@ def cases() -> list[Case]:
     return single + ragged
 
 
-def prepare(trees: Trees, device: torch.device) -> Prepared:
+def prepare(trees: PagedTrees, device: torch.device) -> Prepared:
     copies = copies_for(trees.kv_bytes)
     pool, step = make_pool(trees, copies, device), make_step(trees, device)
     ours = _launch(trees, step)
@@ -66,16 +66,16 @@ def prepare(trees: Trees, device: torch.device) -> Prepared:
     return Prepared(contestants, copies, partial(_check, trees, step, pool.layer(0)))
 
 
-def _trees(contexts: list[int], rows: list[int] | tuple[int, ...]) -> Trees:
+def _trees(contexts: list[int], rows: list[int] | tuple[int, ...]) -> PagedTrees:
     """Of a model with eight KV heads."""
-    return Trees(heads=32, kv_heads=8, head_dim=128, contexts=contexts, rows=rows)
+    return PagedTrees(heads=32, kv_heads=8, head_dim=128, contexts=contexts, rows=rows)
 
 
 def _shape(rows: int, context: str) -> str:
     return f"{rows} rows, {context} context" if rows > 1 else f"1 row, {context} context"
 
 
-def _launch(trees: Trees, step: Step) -> Callable[[KVLayer], Tensor]:
+def _launch(trees: PagedTrees, step: Step) -> Callable[[KVLayer], Tensor]:
     """Attention with memory of its own for what is in between and for what comes out."""
     most, (rows, heads, head_dim) = choose_splits(trees.kv_heads), step.q.shape
     partials = Partials.empty(most, rows, heads, head_dim, step.q.device)
@@ -89,7 +89,7 @@ def _launch(trees: Trees, step: Step) -> Callable[[KVLayer], Tensor]:
     return launch
 
 
-def _check(trees: Trees, step: Step, layer: KVLayer) -> Findings:
+def _check(trees: PagedTrees, step: Step, layer: KVLayer) -> Findings:
     out = _launch(trees, step)(layer)
     exact = tree_attention_reference(step.q, layer, step.tables, step.rows, step.path)
     sizes = KVLayer(layer.codes.clone(), layer.exponents)
@@ -107,13 +107,15 @@ def _check(trees: Trees, step: Step, layer: KVLayer) -> Findings:
     }
 
 
-def _decoded(trees: Trees, step: Step, layer: KVLayer, row: int) -> Tensor:
+def _decoded(trees: PagedTrees, step: Step, layer: KVLayer, row: int) -> Tensor:
     twin, moved = plain_twin(step, layer, row)
-    alone = Trees(trees.heads, trees.kv_heads, trees.head_dim, [int(step.rows.position[row])], [1])
+    alone = PagedTrees(
+        trees.heads, trees.kv_heads, trees.head_dim, [int(step.rows.position[row])], [1]
+    )
     return _launch(alone, twin)(moved)[0]
 
 
-def _libraries(trees: Trees, step: Step, copies: int) -> dict[str, Callable[[int], object]]:
+def _libraries(trees: PagedTrees, step: Step, copies: int) -> dict[str, Callable[[int], object]]:
     """The library's attentions, with keys and values of the step behind the context."""
     (context,), (rows,) = trees.contexts, trees.rows
     device = step.q.device

@@ -16,7 +16,7 @@ _EXPONENTS = (-10, -7)
 
 
 @dataclass(frozen=True, slots=True)
-class Trees:
+class PagedTrees:
     """contexts: committed tokens of each sequence. rows: of each tree, root included."""
 
     heads: int
@@ -49,7 +49,7 @@ class Step:
     path: Tensor
 
 
-def make_pool(trees: Trees, layers: int, device: torch.device) -> KVPool:
+def make_pool(trees: PagedTrees, layers: int, device: torch.device) -> KVPool:
     """Random codes, none of them NaN, of about a model's sizes."""
     pool = KVPool.empty(layers, trees.kv_heads, sum(_blocks(trees)), trees.head_dim, device)
     random = torch.Generator(device).manual_seed(0)
@@ -60,7 +60,7 @@ def make_pool(trees: Trees, layers: int, device: torch.device) -> KVPool:
     return pool
 
 
-def make_step(trees: Trees, device: torch.device) -> Step:
+def make_step(trees: PagedTrees, device: torch.device) -> Step:
     """Blocks lie in any order."""
     random = torch.Generator().manual_seed(1)
     slots, count = len(trees.rows), sum(trees.rows)
@@ -104,7 +104,7 @@ def plain_twin(step: Step, layer: KVLayer, row: int) -> tuple[Step, KVLayer]:
     ), twin
 
 
-def _blocks(trees: Trees) -> list[int]:
+def _blocks(trees: PagedTrees) -> list[int]:
     """Of each sequence."""
     pairs = zip(trees.contexts, trees.rows, strict=True)
     return [-(-(context + rows) // BLOCK) for context, rows in pairs]
