@@ -3,7 +3,8 @@
 ``(x[2i], x[2i + 1]) -> (x[2i] cos a - x[2i + 1] sin a, x[2i] sin a + x[2i + 1] cos a)`` with
 ``a = position * frequency[i]``: a pair stands side by side, so checkpoints' heads are reordered
 when they are loaded. Products and sums are rounded to float32 one by one; queries then go to
-bfloat16, keys and values straight to E4M3 under their own exponents (`kernels.kv_layout`).
+bfloat16, keys and values straight to E4M3 under their own exponents (`kernels.kv_layout`). Where a
+family norms the heads of queries and keys, ``x / sqrt(mean(x^2) + eps) * weight`` comes first.
 
 A value that is not finite is written as NaN, whatever its vector's other values are. Rows whose
 place is negative are padding: nothing of them is read or written.
@@ -13,6 +14,8 @@ Moved per row: 2 (heads + 2 kv_heads) head_dim bytes in and 4 head_dim of the ta
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -33,8 +36,22 @@ from kernels.kv_layout import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """RMS norms of query and key heads. weights: float32 [heads + kv_heads, head_dim]."""
+
+    weights: Tensor
+    eps: float
+
+
 def rope_kv_write(
-    qkv: Tensor, turns: Tensor, position: Tensor, place: Tensor, layer: KVLayer, q: Tensor
+    qkv: Tensor,
+    turns: Tensor,
+    position: Tensor,
+    place: Tensor,
+    layer: KVLayer,
+    q: Tensor,
+    head_norms: HeadNorms | None = None,
 ) -> None:
     """Fill ``q`` and the places of ``layer`` from the rows of a step.
 
@@ -57,6 +74,9 @@ def rope_kv_write(
     check_tensor("turns", turns, (len(turns), head_dim // 2, 2), torch.float32)
     check_tensor("position", position, (rows,), torch.int32)
     check_tensor("place", place, (rows,), torch.int32)
+    if head_norms is not None:
+        shape = (heads + kv_heads, head_dim)
+        check_tensor("head_norms.weights", head_norms.weights, shape, torch.float32)
     if rows == 0:
         return
     rope_kv_write_kernel[(rows, heads + 2 * kv_heads)](
@@ -67,7 +87,10 @@ def rope_kv_write(
         layer.codes,
         layer.exponents,
         q,
+        qkv if head_norms is None else head_norms.weights,
         blocks * BLOCK,
+        0.0 if head_norms is None else head_norms.eps,
+        NORMED=head_norms is not None,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -86,7 +109,10 @@ def rope_kv_write_kernel(
     codes,
     exponents,
     q,
+    norms,
     places,
+    eps,
+    NORMED: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -101,6 +127,10 @@ def rope_kv_write_kernel(
         source = row * (HEADS + 2 * KV_HEADS) + head
         x = tl.load(qkv + source * HEAD_DIM + lane, mask=inside, other=0.0).to(tl.float32)
         if head < HEADS + KV_HEADS:
+            if NORMED:
+                root = tl.sqrt_rn(tl.sum(x * x, 0) / HEAD_DIM + eps)
+                weight = tl.load(norms + head * HEAD_DIM + lane, mask=inside, other=0.0)
+                x = x * tl.div_rn(1.0, root) * weight
             pair = tl.arange(0, WIDTH // 2)
             turn = turns + (tl.load(position + row).to(tl.int64) * (HEAD_DIM // 2) + pair) * 2
             cosine = tl.load(turn, mask=pair < HEAD_DIM // 2, other=0.0)
@@ -119,14 +149,24 @@ def rope_kv_write_kernel(
 
 
 def rope_kv_write_reference(
-    qkv: Tensor, turns: Tensor, position: Tensor, place: Tensor, layer: KVLayer, q: Tensor
+    qkv: Tensor,
+    turns: Tensor,
+    position: Tensor,
+    place: Tensor,
+    layer: KVLayer,
+    q: Tensor,
+    head_norms: HeadNorms | None = None,
 ) -> None:
     """`rope_kv_write` in torch."""
     used = place >= 0
     _, heads, head_dim = q.shape
     kv_heads = layer.codes.shape[1]
     x = qkv[used].float().view(-1, heads + 2 * kv_heads, head_dim)
-    real, imaginary = x[:, : heads + kv_heads].unflatten(-1, (-1, 2)).unbind(-1)
+    turned = x[:, : heads + kv_heads]
+    if head_norms is not None:
+        root = (turned.square().mean(dim=-1, keepdim=True) + head_norms.eps).sqrt()
+        turned = turned * (1 / root) * head_norms.weights
+    real, imaginary = turned.unflatten(-1, (-1, 2)).unbind(-1)
     cosine, sine = turns[position[used].long(), None].unbind(-1)
     turned = torch.stack(
         (real * cosine - imaginary * sine, real * sine + imaginary * cosine), dim=-1

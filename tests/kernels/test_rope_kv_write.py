@@ -8,7 +8,7 @@ from torch import Tensor
 
 from foredraft.engine.rotary import rotate_
 from kernels.kv_layout import KVLayer, KVPool, dequantize
-from kernels.rope_kv_write import rope_kv_write, rope_kv_write_reference
+from kernels.rope_kv_write import HeadNorms, rope_kv_write, rope_kv_write_reference
 
 _POSITIONS = 100
 _BLOCKS = 3
@@ -100,6 +100,29 @@ def test_pairs_turn_as_the_engine_turns_them(device: torch.device):
     error = (keys[rows.place[:2].long()] - turned[:, 1]).abs()
     largest = turned[:, 1].abs().amax(dim=-1, keepdim=True)
     assert (error <= torch.maximum(turned[:, 1].abs() * 2**-4, largest * 2**-16)).all()
+
+
+def test_heads_are_normed_before_they_turn(device: torch.device):
+    rows = _rows(2, 4 * 48)
+    random = torch.Generator().manual_seed(6)
+    norms = HeadNorms(torch.rand(3, 48, generator=random) + 0.5, eps=1e-2)
+    shapes = KVPool.empty(1, 1, _BLOCKS, 48, device), KVPool.empty(1, 1, _BLOCKS, 48, device)
+    q = torch.zeros(2, 2, 2, 48, dtype=torch.bfloat16, device=device)
+    inputs = [x.to(device) for x in (rows.qkv, _turns(48), rows.position, rows.place)]
+    on_device = HeadNorms(norms.weights.to(device), norms.eps)
+    rope_kv_write(*inputs, shapes[0].layer(0), q[0], on_device)
+    rope_kv_write_reference(*inputs, shapes[1].layer(0), q[1], on_device)
+    assert ((q[0, 0] - q[1, 0]).abs() <= q[1, 0].abs() * 2**-7).all()
+    ours, theirs = (dequantize(x.layer(0).codes, x.layer(0).exponents) for x in shapes)
+    assert _relative_error(ours, theirs) < 1e-2  # sums in another order may round a code elsewhere
+    assert _relative_error(q[0, 0], _normed_by_hand(rows, norms)) < 2**-8
+
+
+def _normed_by_hand(rows: _Rows, norms: HeadNorms) -> Tensor:
+    x = rows.qkv[0].double().view(4, 48)[:2]
+    x = x / (x.square().mean(dim=-1, keepdim=True) + norms.eps).sqrt() * norms.weights[:2]
+    turns = torch.view_as_complex(_turns(48).double())[rows.position[0].long()]
+    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(-2)
 
 
 def test_an_entry_depends_on_no_other_token(device: torch.device):
