@@ -103,6 +103,7 @@ def use_device(name: str) -> torch.device:
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
             raise InvalidField("--device", f"cpu, or one of the {count} GPUs that are there")
+        device = torch.device("cuda", device.index or 0)  # without a number it cannot be chosen
         torch.cuda.set_device(device)
         # Every pass here has a mask. Flash attention takes none, and cuDNN plans anew for every
         # shape: without it one kernel runs them all.

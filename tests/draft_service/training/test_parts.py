@@ -24,7 +24,7 @@ from draft_service.training.batches import lay_out_windows, pack, rows_of, to_de
 from draft_service.training.evaluation import evaluate, walk
 from draft_service.training.learning_rate import learning_rate
 from draft_service.training.objective import distillation_loss
-from draft_service.training.pair import load_pair
+from draft_service.training.pair import load_pair, use_device
 from draft_service.training.prompt_ids import chat_ids
 from draft_service.training.prune import choose_layers, prune
 from draft_service.training.settings import derived_seed
@@ -126,6 +126,23 @@ def test_agreement_is_what_counting_one_by_one_finds(tmp_path: Path) -> None:
     assert found.coupled2 == noisy.sum(dim=1).mean()
     assert 0 < found.top1 < found.top4 < 1
     assert found.chain7 == len(flat) / steps
+
+
+@pytest.mark.parametrize(("name", "number"), [("auto", 0), ("cuda", 0), ("cuda:1", 1)])
+def test_a_gpu_is_chosen_by_its_number(
+    monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    """The library refuses to make a device without a number a thread's own."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", chosen.append, raising=False)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        assert use_device(name) == torch.device("cuda", number)
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+    assert chosen == [number]
 
 
 def test_layers_that_the_target_has_not_are_refused() -> None:
