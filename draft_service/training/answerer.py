@@ -2,8 +2,8 @@
 
 Prompts of similar length stand right-aligned in one batch, so that the newest token of every row
 has the same slot: one index, held in a tensor, says where a step writes. A step sees whole buckets
-of slots, and half the rows once half of the answers have ended. On a GPU there is one CUDA graph
-per bucket and number of rows; everywhere else the very same step runs as it is written.
+of slots, and in eighths no more rows than have answers to go on with. On a GPU there is one CUDA
+graph per bucket and number of rows; everywhere else the very same step runs as it is written.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import Event
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from draft_service.training.decoder import Decoder, attend, group_mask
 from draft_service.training.stopped import Stopped
@@ -21,7 +22,7 @@ from draft_service.training.stopped import Stopped
 BUCKET = 128
 _PREFILL_TOKENS = 2**16  # of one pass: bounds its activations
 _LOOK_EVERY = 16  # steps between two looks at how many rows are done: a look waits for the device
-_FEWEST_ROWS = 4  # a step has at least a fourth of the rows, or there would be graphs without end
+_PARTS = 8  # a step has some eighths of the rows: a CUDA graph for each number would have no end
 _LEFT_UNDONE = 0.05  # the last few long answers are cut, or they would hold up a whole batch
 _NOTHING = -1  # where an answer has no token
 _LEAST = 1e-30  # of an exponential number: its logarithm must be finite
@@ -35,15 +36,17 @@ class Answerer:
         head: [vocabulary, hidden]; only these ids are ever chosen.
         eos: ids that end an answer, and are its last token.
         length: most tokens of a prompt and its answer together.
+        most: most tokens of an answer.
     """
 
     def __init__(
-        self, decoder: Decoder, head: Tensor, eos: Sequence[int], rows: int, length: int
+        self, decoder: Decoder, head: Tensor, eos: Sequence[int], rows: int, length: int, most: int
     ) -> None:
-        self._decoder = decoder
         self._length = length
+        self._most = most
         self._eos = torch.tensor(list(eos), dtype=torch.int64, device=head.device)
-        self._steps = _Steps(decoder, head, rows, -(-length // BUCKET) * BUCKET)
+        # The longest prompt decides where answers begin, and the shortest how long they may be.
+        self._steps = _Steps(decoder, head, rows, -(-(length + most) // BUCKET) * BUCKET)
 
     @torch.no_grad()
     def answer(
@@ -51,11 +54,10 @@ class Answerer:
         prompts: Sequence[Sequence[int]],
         temperatures: Sequence[float],
         seed: int,
-        most: int,
         stop: Event | None = None,
         tell: Callable[[float, int], None] = lambda share, tokens: None,
     ) -> list[list[int]]:
-        """Up to ``most`` tokens for each prompt, its EOS included if it came.
+        """As many tokens for each prompt as are allowed, or up to its EOS.
 
         Equal arguments give equal answers. Temperature 0 is greedy. The batch ends early when 95 %
         of its answers have ended: the others stay as long as they are then. Now and then ``tell``
@@ -65,49 +67,51 @@ class Answerer:
             Stopped: ``stop`` was set meanwhile.
         """
         steps, device = self._steps, self._eos.device
-        count, rows = len(prompts), steps.rows
-        width = max(len(prompt) for prompt in prompts)
-        most = min(most, self._length - width)
-        tokens, starts = _aligned(prompts, rows, width)
-        steps.begin(tokens.to(device), starts.to(device))
+        count, width = len(prompts), max(len(prompt) for prompt in prompts)
+        limits = [min(self._most, self._length - len(prompt)) for prompt in prompts]
+        rows = steps.begin(*_aligned(prompts, steps.rows_for(count), width))
         heat = torch.zeros(rows, 1, device=device)
         heat[:count, 0] = torch.tensor(temperatures, device=device)
+        limit = torch.zeros(rows, dtype=torch.int64, device=device)  # 0: a row without a prompt
+        limit[:count] = torch.tensor(limits, device=device)
         chance = torch.Generator(device).manual_seed(seed) if any(temperatures) else None
         places = torch.arange(rows, device=device)  # of the rows that are run, in ``answers``
-        done = places >= count  # rows without a prompt
-        answers = torch.full((rows, most), _NOTHING, dtype=torch.int64, device=device)
-        for number in range(most):
+        done = limit == 0
+        answers = torch.full((rows, max(limits)), _NOTHING, dtype=torch.int64, device=device)
+        for number in range(max(limits)):
             chosen = _choose(steps.logits(width + number), heat, chance)
             answers[:, number].index_copy_(0, places, chosen.masked_fill(done, _NOTHING))
-            done |= (chosen[:, None] == self._eos).any(dim=-1)
+            done |= (chosen[:, None] == self._eos).any(dim=-1) | (limit <= number + 1)
             steps.advance(chosen)
             look = number % _LOOK_EVERY == _LOOK_EVERY - 1
             if look or device.type == "cpu":  # there a step takes seconds, and to look is for free
-                tell((number + 1) / most, int((answers != _NOTHING).sum()))
+                tell((number + 1) / max(limits), int((answers != _NOTHING).sum()))
             if look:
-                live = int((~done).sum())
+                ended = done.cpu().numpy()
+                live = len(ended) - int(ended.sum())
                 if live <= int(_LEFT_UNDONE * count):
                     break
                 if stop is not None and stop.is_set():
                     raise Stopped
-                half = steps.active // 2
-                if live <= half and half >= rows // _FEWEST_ROWS:
-                    kept = done.to(torch.uint8).argsort(stable=True)[:half]
-                    steps.keep(kept)
-                    places, done, heat = places[kept], done[kept], heat[kept]
+                fewer = steps.rows_for(live)
+                if fewer < len(ended):
+                    kept = torch.from_numpy(_kept(ended, fewer)).to(device)
+                    steps.keep(kept, width + number)
+                    places, done, heat, limit = places[kept], done[kept], heat[kept], limit[kept]
         lengths = (answers != _NOTHING).sum(dim=1).tolist()
         return [ids[:length] for ids, length in zip(answers.tolist(), lengths, strict=True)][:count]
 
 
 class _Steps:
-    """Keys, values and inputs of a step, all of which stay where they are.
+    """Keys, values, inputs and logits of a step, all of which stay where they are.
 
     Only the first ``active`` rows are run.
     """
 
     def __init__(self, decoder: Decoder, head: Tensor, rows: int, slots: int) -> None:
         shape, device = decoder.shape, head.device
-        self.rows = self.active = rows
+        self._sizes = sorted({-(-rows * part // _PARTS) for part in range(1, _PARTS + 1)})
+        self._active = rows
         self._decoder = decoder
         self._head = head
         size = (len(decoder.layers), 2, rows, shape.kv_heads, slots, shape.head_dim)
@@ -115,76 +119,90 @@ class _Steps:
         self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self._starts = torch.zeros(rows, dtype=torch.int64, device=device)
         self._slot = torch.zeros(1, dtype=torch.int64, device=device)
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._logits = torch.zeros(rows, len(head), dtype=head.dtype, device=device)
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
 
-    def begin(self, tokens: Tensor, starts: Tensor) -> None:
-        """Take prompts [rows, width], which begin at ``starts``; the last token is left to come."""
-        last = tokens.shape[1] - 1
-        self.active = self.rows
-        self._starts.copy_(starts)
-        self._tokens.copy_(tokens[:, last])
-        self._slot.fill_(last)
-        if last:
-            piece = max(1, _PREFILL_TOKENS // last)
-            for first in range(0, self.rows, piece):
-                rows = slice(first, first + piece)
-                self._prefill(rows, tokens[rows, :last], starts[rows])
+    def rows_for(self, count: int) -> int:
+        """The fewest rows that a step may have and ``count`` of them fit in."""
+        return next(size for size in self._sizes if size >= count)
+
+    def begin(self, tokens: Tensor, starts: Tensor) -> int:
+        """Take prompts [rows, width], which begin at ``starts``; the last token is left to come.
+
+        Returns their number, the rows of the next step.
+        """
+        tokens, starts = tokens.to(self._tokens.device), starts.to(self._tokens.device)
+        self._active, width = tokens.shape
+        self._starts[: self._active] = starts
+        self._tokens[: self._active] = tokens[:, -1]
+        self._slot.fill_(width - 1)
+        if width > 1:
+            piece = max(1, _PREFILL_TOKENS // width)
+            for first in range(0, self._active, piece):
+                rows = slice(first, min(first + piece, self._active))
+                self._prefill(rows, tokens[rows, :-1], starts[rows])
+        return self._active
 
     def logits(self, seen: int) -> Tensor:
         """Of the newest tokens, [active, vocabulary]; ``seen`` slots are filled, theirs included.
 
-        On a GPU the next such call writes to the same place.
+        The next such call writes to the same place.
         """
         bucket = -(-seen // BUCKET) * BUCKET
         if self._head.device.type != "cuda":
-            return self._step(bucket)
-        key = (bucket, self.active)
-        if key not in self._graphs:
-            self._graphs[key] = self._capture(bucket)
-        graph, logits = self._graphs[key]
-        graph.replay()
-        return logits
+            self._step(bucket)
+        else:
+            key = (bucket, self._active)
+            if key not in self._graphs:
+                self._graphs[key] = self._capture(bucket)
+            self._graphs[key].replay()
+        return self._logits[: self._active]
 
     def advance(self, tokens: Tensor) -> None:
         """The next step runs ``tokens`` [active], one slot further."""
-        self._tokens[: self.active].copy_(tokens)
+        self._tokens[: self._active].copy_(tokens)
         self._slot += 1
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only, as the first ones."""
-        self.active = len(rows)
-        for held in (*self._kv.flatten(0, 1), self._tokens, self._starts):
-            held[: self.active] = held[rows]
+    def keep(self, rows: Tensor, seen: int) -> None:
+        """Go on with these rows only, in this order; ``seen`` slots are filled."""
+        self._active = len(rows)
+        moved = torch.arange(len(rows), device=rows.device)[rows >= len(rows)]
+        for held in (*self._kv[..., :seen, :].flatten(0, 1), self._tokens, self._starts):
+            held[moved] = held[rows[moved]]
 
-    def _capture(self, bucket: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """Run the step aside first, as libraries set themselves up then; it only repeats writes."""
+    def _capture(self, bucket: int) -> torch.cuda.CUDAGraph:
+        """Run the step aside first, as libraries set themselves up then; it only repeats writes.
+
+        Graphs share the memory of what is between their inputs and the logits: no two run at once.
+        """
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            for _ in range(2):
-                self._step(bucket)
+            self._step(bucket)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = self._step(bucket)
-        return graph, logits
+        known = next(iter(self._graphs.values()), None)
+        with torch.cuda.graph(graph, pool=None if known is None else known.pool()):
+            self._step(bucket)
+        return graph
 
-    def _step(self, bucket: int) -> Tensor:
+    def _step(self, bucket: int) -> None:
         """Nothing here waits for the device or depends on a value that is there."""
-        tokens, starts = self._tokens[: self.active], self._starts[: self.active]
+        tokens, starts = self._tokens[: self._active], self._starts[: self._active]
         slots = torch.arange(bucket, device=self._slot.device)
         visible = (slots >= starts[:, None]) & (slots <= self._slot)
         mask = group_mask(visible[:, None], self._decoder.shape.group, self._kv.dtype)
 
         def attend_memory(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._kv[layer, :, : self.active]
+            keys, values = self._kv[layer, :, : self._active]
             keys.index_copy_(2, self._slot, k.transpose(1, 2))
             values.index_copy_(2, self._slot, v.transpose(1, 2))
             return attend(q, keys[:, :, :bucket], values[:, :, :bucket], mask)
 
-        positions = (self._slot - starts)[:, None]
+        # Answers that have ended are run on, beyond the last position that there is.
+        positions = (self._slot - starts)[:, None].clamp_(max=len(self._decoder.turns.cos) - 1)
         hidden = self._decoder(tokens[:, None], positions, attend_memory)
-        return functional.linear(hidden[:, 0], self._head)
+        torch.mm(hidden[:, 0], self._head.t(), out=self._logits[: self._active])
 
     def _prefill(self, rows: slice, tokens: Tensor, starts: Tensor) -> None:
         width = tokens.shape[1]
@@ -215,13 +233,23 @@ def _aligned(prompts: Sequence[Sequence[int]], rows: int, width: int) -> tuple[T
     return tokens, starts
 
 
+def _kept(ended: NDArray[np.bool_], fewer: int) -> NDArray[np.int64]:
+    """Numbers of the ``fewer`` rows to go on with, all that have not ended among them.
+
+    Few are moved: those that live behind the first ``fewer`` take places of such as have ended.
+    """
+    kept = np.arange(fewer)
+    late = fewer + np.flatnonzero(~ended[fewer:])
+    kept[np.flatnonzero(ended[:fewer])[: len(late)]] = late
+    return kept
+
+
 def _choose(logits: Tensor, heat: Tensor, chance: torch.Generator | None) -> Tensor:
     """The ids that maximise logits + T · G, G = -log E with E exponential: samples at T, [rows].
 
     Logits are [rows, vocabulary], T = ``heat`` [rows, 1]; without ``chance`` all is greedy.
     """
-    scores = logits.float()
-    if chance is not None:
-        noise = torch.empty_like(scores).exponential_(generator=chance).clamp_(min=_LEAST).log_()
-        scores = scores.addcmul_(noise, heat, value=-1.0)
-    return scores.argmax(dim=-1)
+    if chance is None:
+        return logits.argmax(dim=-1)
+    noise = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=chance)
+    return logits.addcmul(noise.clamp_(min=_LEAST).log_(), heat, value=-1.0).argmax(dim=-1)

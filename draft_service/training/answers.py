@@ -95,9 +95,12 @@ def make_answers(
 
 
 def _shards(settings: TrainSettings, prompts: PromptIds) -> list[tuple[Path, list[Job]]]:
-    """Files and what belongs into each: held-out prompts, then about a million tokens a file."""
+    """Files and what belongs into each: held-out prompts, then about a million tokens a file.
+
+    Over all files in the order of their lengths, so that prompts of a batch are about as long.
+    """
     jobs = [Job(ids, heat) for ids in prompts.trained for heat in settings.temperatures]
-    random.Random(derived_seed(settings.seed, "shards")).shuffle(jobs)
+    jobs.sort(key=lambda job: (len(job.prompt), job.prompt, job.temperature))
     batches = max(1, round(_SHARD_TOKENS / settings.max_answer / settings.answer_batch))
     size = batches * settings.answer_batch
     files = [(settings.answers / _HELD_OUT, [Job(ids, 0.0) for ids in prompts.held_out])]
@@ -132,18 +135,17 @@ def _answer_all(
     stop: Event,
     bar: AnswerBar,
 ) -> Answers:
-    """The answers of one shard. Batches are of prompts of similar length, in a fixed order."""
+    """The answers of one shard, whose seeds no other shard shares."""
     chance = random.Random(derived_seed(settings.seed, f"answers of {name}"))
-    ordered = sorted(jobs, key=lambda job: (len(job.prompt), job.prompt, job.temperature))
     rows = settings.answer_batch
     found: list[tuple[Job, list[int], int]] = []
-    for batch in (ordered[first : first + rows] for first in range(0, len(ordered), rows)):
+    for batch in (jobs[first : first + rows] for first in range(0, len(jobs), rows)):
         if stop.is_set():
             raise Stopped
         seed = chance.getrandbits(63)
         prompts, heats = [job.prompt for job in batch], [job.temperature for job in batch]
         tell = partial(bar.move, len(batch))
-        answers = answerer.answer(prompts, heats, seed, settings.max_answer, stop, tell)
+        answers = answerer.answer(prompts, heats, seed, stop, tell)
         found += [(job, ids, seed) for job, ids in zip(batch, answers, strict=True)]
         bar.batch_done(len(batch), sum(map(len, answers)))
     return _collected(found)

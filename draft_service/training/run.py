@@ -68,7 +68,8 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
     def make_answerer() -> Answerer:
         jobs = max(len(prompts.held_out), len(prompts.trained) * len(settings.temperatures))
         rows = min(settings.answer_batch, jobs)
-        return Answerer(pair.decoder, pair.head, shape.eos_token_ids, rows, settings.length)
+        eos, room = shape.eos_token_ids, (settings.length, settings.max_answer)
+        return Answerer(pair.decoder, pair.head, eos, rows, *room)
 
     with _within_memory("--answer-batch"):
         answers, held_out = make_answers(settings, prompts, make_answerer, stop, say)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.tiny_models import EOS, make_tiny_model
 from transformers import AutoModelForCausalLM
 
-from draft_service.training.answerer import Answerer
+from draft_service.training.answerer import Answerer, _kept
 from draft_service.training.decoder import attend_within, group_mask
 from draft_service.training.pair import Pair, load_pair
 
@@ -25,16 +26,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
 PROMPTS = [[5], [9, 8, 7, 6, 30, 31], [40, 41, 42], list(range(3, 123)), [5, 60, 61]]
 
 
-def answerer(pair: Pair, rows: int, eos: tuple[int, ...] = (EOS,)) -> Answerer:
-    return Answerer(pair.decoder, pair.head, eos, rows, LENGTH)
+def answerer(pair: Pair, rows: int, most: int, eos: tuple[int, ...] = (EOS,)) -> Answerer:
+    return Answerer(pair.decoder, pair.head, eos, rows, LENGTH, most)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_answers_equal_transformers(tmp_path: Path, family: str) -> None:
     """Prompts of five lengths in one batch, so all but one begin behind padding; two buckets."""
     directory = make_tiny_model(tmp_path, family, **FAMILIES[family])
-    found = answerer(load_pair(directory, (0,), CPU, LENGTH), rows=6).answer(
-        PROMPTS, [0.0] * len(PROMPTS), seed=0, most=16
+    found = answerer(load_pair(directory, (0,), CPU, LENGTH), rows=6, most=16).answer(
+        PROMPTS, [0.0] * len(PROMPTS), seed=0
     )
     model: Any = AutoModelForCausalLM.from_pretrained(directory)
     for prompt, ids in zip(PROMPTS, found, strict=True):
@@ -52,10 +53,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def test_a_seed_repeats_its_answers_and_another_does_not(pair: Pair) -> None:
-    maker, heats = answerer(pair, rows=5), [0.0, 0.7, 1.0, 1.0, 1.0]
-    first = maker.answer(PROMPTS, heats, seed=1, most=20)
-    other = maker.answer(PROMPTS, heats, seed=2, most=20)
-    assert maker.answer(PROMPTS, heats, seed=1, most=20) == first
+    maker, heats = answerer(pair, rows=5, most=20), [0.0, 0.7, 1.0, 1.0, 1.0]
+    first = maker.answer(PROMPTS, heats, seed=1)
+    other = maker.answer(PROMPTS, heats, seed=2)
+    assert maker.answer(PROMPTS, heats, seed=1) == first
     assert other[0] == first[0]
     assert all(theirs != ours for theirs, ours in zip(other[1:], first[1:], strict=True))
 
@@ -63,15 +64,15 @@ def test_a_seed_repeats_its_answers_and_another_does_not(pair: Pair) -> None:
 def test_how_far_a_batch_is_is_told_before_its_end(pair: Pair) -> None:
     told: list[tuple[float, int]] = []
     rows = [[5], [9, 8], [7]]
-    answerer(pair, 4, eos=()).answer(
-        rows, [0.0] * 3, 0, most=40, tell=lambda share, tokens: told.append((share, tokens))
+    answerer(pair, 4, 40, eos=()).answer(
+        rows, [0.0] * 3, 0, tell=lambda share, tokens: told.append((share, tokens))
     )
     assert told == [(step / 40, 3 * step) for step in range(1, 41)]
 
 
 def test_samples_follow_the_target_at_their_temperature(pair: Pair) -> None:
     rows, prompt, heat = 1000, [9, 8, 7], 0.7
-    found = answerer(pair, rows).answer([prompt] * rows, [heat] * rows, seed=3, most=1)
+    found = answerer(pair, rows, 1).answer([prompt] * rows, [heat] * rows, seed=3)
     counts = torch.bincount(torch.tensor(found).flatten(), minlength=len(pair.head))
     visible = torch.ones(1, len(prompt), len(prompt), dtype=torch.bool).tril()
     mask = group_mask(visible, pair.shape.group, torch.float32)
@@ -85,11 +86,11 @@ def test_samples_follow_the_target_at_their_temperature(pair: Pair) -> None:
 
 
 def test_an_answer_ends_with_its_eos_and_no_prompt_is_changed(pair: Pair) -> None:
-    [whole] = answerer(pair, 1, eos=()).answer([[9, 8]], [0.0], seed=0, most=30)
+    [whole] = answerer(pair, 1, 30, eos=()).answer([[9, 8]], [0.0], seed=0)
     assert len(whole) == 30
     end = whole[12]
     place = whole.index(end)
-    found = answerer(pair, 2, eos=(end,)).answer([[9, 8], [9, 8]], [0.0, 0.0], seed=0, most=30)
+    found = answerer(pair, 2, 30, eos=(end,)).answer([[9, 8], [9, 8]], [0.0, 0.0], seed=0)
     assert found == [whole[: place + 1]] * 2
 
 
@@ -97,7 +98,7 @@ def test_answers_that_go_on_are_not_changed_by_those_that_end(pair: Pair) -> Non
     """Most of the rows end soon, so that the others are moved together, twice."""
     prompts = [[first, second] for first in (5, 9, 40) for second in range(60, 68)]
     rows, nothing = len(prompts), [0.0] * len(prompts)
-    whole = answerer(pair, rows, eos=()).answer(prompts, nothing, seed=0, most=80)
+    whole = answerer(pair, rows, 80, eos=()).answer(prompts, nothing, seed=0)
     eos: list[int] = []
     while sum(bool({*eos} & {*ids[:14]}) for ids in whole) < 3 * rows // 4:
         eos.append(next(ids[12] for ids in whole if not {*eos} & {*ids[:14]}))
@@ -107,10 +108,18 @@ def test_answers_that_go_on_are_not_changed_by_those_that_end(pair: Pair) -> Non
     ]
     lengths = sorted(map(len, expected))
     assert lengths[3 * rows // 4 - 1] <= 16 and lengths[-3] > 32
-    assert answerer(pair, rows, tuple(eos)).answer(prompts, nothing, seed=0, most=80) == expected
+    assert answerer(pair, rows, 80, tuple(eos)).answer(prompts, nothing, seed=0) == expected
 
 
-def test_a_prompt_and_its_answer_fit_in_a_window(pair: Pair) -> None:
-    prompt = list(range(3, 103))
-    [ids] = answerer(pair, 1, eos=()).answer([prompt], [0.0], seed=0, most=160)
-    assert len(prompt) + len(ids) == LENGTH
+def test_a_prompt_and_its_answer_fit_in_a_window_whatever_stands_beside_them(pair: Pair) -> None:
+    """A long prompt leaves little room for its own answer, and takes none from others'."""
+    long, short = list(range(3, 103)), [9, 8]
+    found = answerer(pair, 2, 100, eos=()).answer([long, short], [0.0, 0.0], seed=0)
+    assert [len(ids) for ids in found] == [LENGTH - len(long), 100]
+    assert found[1:] == answerer(pair, 1, 100, eos=()).answer([short], [0.0], seed=0)
+
+
+def test_rows_that_live_stay_where_they_can() -> None:
+    ended = np.array([False, True, True, False, True, False, True, False])
+    assert _kept(ended, 5).tolist() == [0, 5, 7, 3, 4]
+    assert _kept(ended, 4).tolist() == [0, 5, 7, 3]
