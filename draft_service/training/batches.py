@@ -110,7 +110,10 @@ def to_device(windows: Windows, rows: NDArray[np.int64] | slice, device: torch.d
     """The windows of ``rows``; each token sees what came before it in its own answer."""
 
     def moved(array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if device.type == "cuda":  # of other memory a copy waits for all that the device has to do
+            tensor = tensor.pin_memory()
+        return tensor.to(device, non_blocking=True)
 
     places = moved(windows.places[rows])
     length = places.shape[1]
