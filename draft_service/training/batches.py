@@ -106,23 +106,24 @@ def rows_of(step: int, batch: int, windows: int, seed: int) -> NDArray[np.int64]
     return np.array(chosen, dtype=np.int64)
 
 
+def moved(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    """A copy on ``device``, which nobody waits for."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cuda":  # of other memory a copy waits for all that the device has to do
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 def to_device(windows: Windows, rows: NDArray[np.int64] | slice, device: torch.device) -> Batch:
     """The windows of ``rows``; each token sees what came before it in its own answer."""
-
-    def moved(array: NDArray[np.generic]) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        if device.type == "cuda":  # of other memory a copy waits for all that the device has to do
-            tensor = tensor.pin_memory()
-        return tensor.to(device, non_blocking=True)
-
-    places = moved(windows.places[rows])
+    places = moved(windows.places[rows], device)
     length = places.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
     return Batch(
-        tokens=moved(windows.tokens[rows]).long(),
-        positions=moved(windows.positions[rows]).long(),
+        tokens=moved(windows.tokens[rows], device).long(),
+        positions=moved(windows.positions[rows], device).long(),
         visible=(places[:, :, None] == places[:, None, :]) & causal,
-        answered=moved(np.flatnonzero(windows.answered[rows])),
+        answered=moved(np.flatnonzero(windows.answered[rows]), device),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draft_service.training.batches import Windows, to_device
+from draft_service.training.batches import Batch, Windows, to_device
 from draft_service.training.objective import pieces
 from draft_service.training.pair import Pair
 from foredraft.engine.noise import gumbel
@@ -39,40 +39,80 @@ class Agreement:
     coupled2: float
 
 
-@torch.no_grad()
-def evaluate(pair: Pair, ids: Tensor, windows: Windows, batch: int) -> Agreement:
-    """Compare both models after every prefix of the answers, one answer in a window.
+class Examination:
+    """Compares both models after every prefix of the answers, one answer in a window.
 
-    Args:
-        ids: int64 [n], those that the draft can guess, ascending.
-        batch: windows that are run at once.
+    What the target says and the noise are found once: only the draft changes from one measurement
+    to the next.
     """
-    total = int(windows.answered.sum())
-    every = max(1, total // _NOISY_ROWS)
-    # Logits in float32: in bfloat16 several are often equally good, and the lowest id would win.
-    head = pair.head.float()
-    guessing = head[ids]
-    hits: list[Tensor] = []
-    coupled: list[Tensor] = []
-    seen = 0
-    for rows in _slices(len(windows), batch):
-        given = to_device(windows, rows, pair.device)
-        target, draft = pair.target_rows(given).float(), pair.draft_rows(given)
-        hits.append(_hits(head, target, guessing, draft, ids))
-        first = min(-seen % every, len(target))
-        noisy = torch.arange(first, len(target), every, device=pair.device)
-        at = given.answered[noisy]
-        seeds = (at // windows.tokens.shape[1] + rows.start).tolist()
-        places = (given.positions.flatten()[at] + 1).tolist()
-        keys = list(zip(seeds, places, strict=True))
-        coupled.append(_coupled(head, target[noisy], guessing, draft[noisy], ids, keys))
-        seen += len(target)
-    best = torch.cat(hits).cpu()
-    shares = best.double().mean(dim=0).tolist()
-    noisy_shares = torch.cat(coupled).double().mean(dim=0).tolist()
-    runs = best[:, 0].split(windows.answered.sum(axis=1).tolist())
-    chains = [total / sum(walk(run.tolist(), depth) for run in runs) for depth in _CHAINS]
-    return Agreement(shares[0], shares[1], shares[3], *chains, *noisy_shares)
+
+    @torch.no_grad()
+    def __init__(self, pair: Pair, ids: Tensor, windows: Windows, batch: int) -> None:
+        """
+        Args:
+            ids: int64 [n], those that the draft can guess, ascending.
+            batch: windows that are run at once.
+        """
+        self._pair = pair
+        self._ids = ids
+        # Logits in float32: in bfloat16 several are often equally good, and the lowest id wins.
+        head = pair.head.float()
+        self._guessing = head[ids]
+        self._lengths = windows.answered.sum(axis=1).tolist()
+        every = max(1, sum(self._lengths) // _NOISY_ROWS)
+        self._parts: list[_Part] = []
+        seen = 0
+        for rows in _slices(len(windows), batch):
+            given = to_device(windows, rows, pair.device)
+            target = pair.target_rows(given).float()
+            noisy = torch.arange(min(-seen % every, len(target)), len(target), every)
+            at = given.answered.cpu()[noisy]
+            seeds = (at // windows.tokens.shape[1] + rows.start).tolist()
+            places = (given.positions.flatten().cpu()[at] + 1).tolist()
+            keys = list(zip(seeds, places, strict=True))
+            noisy = noisy.to(pair.device)
+            coupled = _coupled(head, target[noisy], ids, keys)
+            self._parts.append(_Part(given, _best(head, target), noisy, *coupled))
+            seen += len(target)
+
+    @torch.no_grad()
+    def agreement(self) -> Agreement:
+        """Of the draft as it is now."""
+        found = [self._compare(part) for part in self._parts]
+        best, coupled = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+        shares = best.double().mean(dim=0).tolist()
+        runs = [run.tolist() for run in best[:, 0].split(self._lengths)]
+        chains = [len(best) / sum(walk(run, depth) for run in runs) for depth in _CHAINS]
+        noisy_shares = coupled.double().mean(dim=0).tolist()
+        return Agreement(shares[0], shares[1], shares[3], *chains, *noisy_shares)
+
+    def _compare(self, part: _Part) -> tuple[Tensor, Tensor]:
+        """Whether the target's id is among the draft's 1, 2, … best: bool [rows, 4], and with
+        noise [noisy rows, 2]."""
+        draft = self._pair.draft_rows(part.given)
+        hits = []
+        for piece in pieces(len(draft), len(self._guessing)):
+            logits = functional.linear(draft[piece], self._guessing)
+            hits.append(_among(part.wanted[piece], self._ids[logits.topk(_BEST, dim=-1).indices]))
+        scores = functional.linear(draft[part.noisy], self._guessing).add_(part.noise)
+        coupled = _among(part.coupled, self._ids[scores.topk(2, dim=-1).indices])
+        return torch.cat(hits), coupled
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some windows, and the target's part in them.
+
+    wanted: its best ids, int64 [rows]. noisy: which of the rows are compared at temperature 1, too.
+    noise: of the ids that the draft can guess, float32 [noisy rows, ids]; coupled: the target's ids
+    with it, int64 [noisy rows].
+    """
+
+    given: Batch
+    wanted: Tensor
+    noisy: Tensor
+    noise: Tensor
+    coupled: Tensor
 
 
 def walk(right: Sequence[bool], depth: int) -> int:
@@ -91,37 +131,31 @@ def walk(right: Sequence[bool], depth: int) -> int:
     return steps
 
 
-def _hits(head: Tensor, target: Tensor, guessing: Tensor, draft: Tensor, ids: Tensor) -> Tensor:
-    """Whether the target's best id is among the draft's 1, 2, 3, 4 best: bool [rows, 4]."""
-    found = []
-    for piece in pieces(len(target), len(head)):
-        wanted = functional.linear(target[piece], head).argmax(dim=-1)
-        logits = functional.linear(draft[piece], guessing)
-        found.append(_among(wanted, ids[logits.topk(_BEST, dim=-1).indices]))
+def _best(head: Tensor, target: Tensor) -> Tensor:
+    """The target's greedy ids, int64 [rows]."""
+    found = [
+        functional.linear(target[piece], head).argmax(dim=-1)
+        for piece in pieces(len(target), len(head))
+    ]
     return torch.cat(found)
 
 
 def _coupled(
-    head: Tensor,
-    target: Tensor,
-    guessing: Tensor,
-    draft: Tensor,
-    ids: Tensor,
-    keys: Sequence[tuple[int, int]],
-) -> Tensor:
-    """Whether the target's token at temperature 1 is among the draft's 1, 2 best: bool [rows, 2].
+    head: Tensor, target: Tensor, ids: Tensor, keys: Sequence[tuple[int, int]]
+) -> tuple[Tensor, Tensor]:
+    """Noise of ``ids``, float32 [rows, n], and the target's ids at temperature 1, int64 [rows].
 
-    ``keys`` are seed and position of each row, from which both have their noise.
+    ``keys`` are seed and position of each row, from which both models have their noise.
     """
-    found = [torch.zeros(0, 2, dtype=torch.bool, device=head.device)]
+    noise = torch.empty(len(keys), len(ids), device=head.device)
+    best = torch.empty(len(keys), dtype=torch.int64, device=head.device)
     for piece in _slices(len(keys), _NOISE_AT_ONCE):
-        noise = torch.stack(
+        whole = torch.stack(
             [gumbel(seed, 0, place, len(head), head.device) for seed, place in keys[piece]]
         )
-        wanted = (functional.linear(target[piece], head) + noise).argmax(dim=-1)
-        scores = functional.linear(draft[piece], guessing) + noise[:, ids]
-        found.append(_among(wanted, ids[scores.topk(2, dim=-1).indices]))
-    return torch.cat(found)
+        best[piece] = (functional.linear(target[piece], head) + whole).argmax(dim=-1)
+        torch.index_select(whole, 1, ids, out=noise[piece])
+    return noise, best
 
 
 def _among(wanted: Tensor, candidates: Tensor) -> Tensor:

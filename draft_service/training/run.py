@@ -73,6 +73,8 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
 
     with _within_memory("--answer-batch"):
         answers, held_out = make_answers(settings, prompts, make_answerer, stop, say)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # keys and values of all these answers are not needed any more
     ids = _guessable(settings, pair, answers)
     material = Material(
         trained=lay_out_windows(answers, settings.length),

@@ -16,13 +16,14 @@ from tqdm import tqdm
 
 from draft_service.training.batches import Windows, rows_of, to_device
 from draft_service.training.checkpoint import Checkpoint
-from draft_service.training.evaluation import Agreement, evaluate
+from draft_service.training.evaluation import Agreement, Examination
 from draft_service.training.learning_rate import learning_rate
 from draft_service.training.objective import distillation_loss
 from draft_service.training.pair import Pair
 from draft_service.training.progress_log import Line, ProgressLog
 from draft_service.training.settings import TrainSettings, derived_seed
 from draft_service.training.stopped import Stopped
+from draft_service.training.target_memory import TargetMemory, room_on
 from foredraft.params import InvalidField
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class Trainer:
         self._material = material
         self._log = log
         self._head = pair.head[material.ids]
+        self._exam = Examination(pair, material.ids, material.held_out, settings.batch)
+        self._target = TargetMemory(pair, material.trained, room_on(pair.device))
         self._free = {
             name: weight for name, weight in pair.draft.named_parameters() if weight.requires_grad
         }
@@ -95,7 +98,7 @@ class Trainer:
             group["lr"] = learning_rate(settings.learning_rate, self._progress(0.5))
         rows = rows_of(self._step, settings.batch, len(material.trained), self._order)
         batch = to_device(material.trained, rows, pair.device)
-        target, draft = pair.target_rows(batch), pair.draft_rows(batch)
+        target, draft = self._target.rows(rows, batch), pair.draft_rows(batch)
         loss = distillation_loss(draft, target, self._head)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._free.values(), _LONGEST_GRADIENT)
@@ -116,9 +119,7 @@ class Trainer:
         return self._before + time.monotonic() - self._started
 
     def _evaluate(self, bar: tqdm[NoReturn]) -> None:
-        agreement = evaluate(
-            self._pair, self._material.ids, self._material.held_out, self._settings.batch
-        )
+        agreement = self._exam.agreement()
         loss = float(torch.stack(self._losses).mean()) if self._losses else None
         self._losses.clear()
         self._log.add(Line(self._step, self._seconds(), self._tokens, loss, agreement))

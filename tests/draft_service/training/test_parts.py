@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,16 @@ from draft_service.training import objective
 from draft_service.training.answer_bar import AnswerBar
 from draft_service.training.answerer import Answerer
 from draft_service.training.answers import Answers
-from draft_service.training.batches import lay_out_windows, pack, rows_of, to_device
+from draft_service.training.batches import Batch, lay_out_windows, pack, rows_of, to_device
 from draft_service.training.decoder import Turn
-from draft_service.training.evaluation import evaluate, walk
+from draft_service.training.evaluation import Examination, walk
 from draft_service.training.learning_rate import learning_rate
 from draft_service.training.objective import distillation_loss
 from draft_service.training.pair import load_pair, use_device
 from draft_service.training.prompt_ids import chat_ids
 from draft_service.training.prune import choose_layers, prune
 from draft_service.training.settings import derived_seed
+from draft_service.training.target_memory import TargetMemory
 from draft_service.training.vocabulary import answer_counts, choose_vocabulary, save_vocabulary
 from foredraft.chat_template import ChatTemplate
 from foredraft.engine.noise import gumbel
@@ -72,7 +74,7 @@ def test_pruning_keeps_the_named_layers_bit_for_bit(tmp_path: Path, family: str)
 def test_with_all_layers_the_draft_is_the_target(tmp_path: Path) -> None:
     pair = load_pair(make_tiny_model(tmp_path, "qwen2", layers=3), (0, 1, 2), CPU, 64)
     windows = lay_out_windows(some_answers(), 64, [[item] for item in range(7)])
-    found = evaluate(pair, torch.arange(len(pair.head)), windows, batch=3)
+    found = Examination(pair, torch.arange(len(pair.head)), windows, batch=3).agreement()
     assert (found.top1, found.top4, found.coupled1, found.coupled2) == (1.0, 1.0, 1.0, 1.0)
     lengths = windows.answered.sum(axis=1)
     assert found.chain5 == lengths.sum() / sum(-(-int(length) // 6) for length in lengths)
@@ -102,7 +104,7 @@ def test_agreement_is_what_counting_one_by_one_finds(tmp_path: Path) -> None:
     pair = load_pair(make_tiny_model(tmp_path, "llama", layers=3), (0, 2), CPU, 64)
     answers, ids = some_answers(), torch.arange(0, 128, 2)
     windows = lay_out_windows(answers, 64, [[item] for item in range(7)])
-    found = evaluate(pair, ids, windows, batch=4)
+    found = Examination(pair, ids, windows, batch=4).agreement()
     target: Any = AutoModelForCausalLM.from_pretrained(tmp_path)
     hits, coupled, steps, first = [], [], 0, 0
     for item, length in enumerate(answers.lengths.tolist()):
@@ -184,6 +186,28 @@ def test_every_answer_stands_in_one_window_and_sees_itself_alone(tmp_path: Path)
         CPU,
     )
     torch.testing.assert_close(pair.target_rows(batch), pair.target_rows(alone))
+
+
+def test_what_the_target_says_is_kept_for_later_rounds(tmp_path: Path) -> None:
+    pair = load_pair(make_tiny_model(tmp_path, "llama"), (0,), CPU, 64)
+    windows = lay_out_windows(some_answers(20), 64)
+    whole = pair.target_rows(to_device(windows, slice(0, len(windows)), CPU))
+    exact = whole.split(windows.answered.sum(axis=1).tolist())
+    asked: list[Batch] = []
+    counting: Any = SimpleNamespace(
+        head=pair.head,
+        dtype=pair.dtype,
+        device=pair.device,
+        target_rows=lambda batch: asked.append(batch) or pair.target_rows(batch),
+    )
+    for room, passes in ((whole.nbytes, 3), (whole.nbytes - 1, 5)):
+        memory = TargetMemory(counting, windows, room)
+        asked.clear()
+        for numbers in ([4, 1], [0, 3], [1, 2], [3, 4], [2, 0]):  # the third knows one of its two
+            batch = to_device(windows, np.array(numbers), CPU)
+            found = memory.rows(np.array(numbers), batch)
+            torch.testing.assert_close(found, torch.cat([exact[number] for number in numbers]))
+        assert len(asked) == passes
 
 
 def test_every_window_comes_once_a_round() -> None:
