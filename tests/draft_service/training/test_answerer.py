@@ -119,6 +119,20 @@ def test_a_prompt_and_its_answer_fit_in_a_window_whatever_stands_beside_them(pai
     assert found[1:] == answerer(pair, 1, 100, eos=()).answer([short], [0.0], seed=0)
 
 
+def test_what_graphs_read_and_write_stays_where_it_is(pair: Pair) -> None:
+    """Two batches, rows that end, prompts of several widths: all of it in the same memory."""
+    maker = answerer(pair, 16, 60, eos=tuple(range(3, 40)))
+    held = {name: item for name, item in vars(maker._steps).items() if torch.is_tensor(item)}
+    assert len(held) == 6
+    places = {name: tensor.data_ptr() for name, tensor in held.items()}
+    for width in (3, 90):
+        prompts = [[number] * width for number in range(40, 56)]
+        found = maker.answer(prompts, [0.0, 1.0] * 8, seed=width)
+        assert min(map(len, found)) < 16 < max(map(len, found))
+        for name, tensor in held.items():
+            assert getattr(maker._steps, name) is tensor and tensor.data_ptr() == places[name]
+
+
 def test_rows_that_live_stay_where_they_can() -> None:
     ended = np.array([False, True, True, False, True, False, True, False])
     assert _kept(ended, 5).tolist() == [0, 5, 7, 3, 4]

@@ -1,0 +1,118 @@
+"""What only a GPU has: graphs, its attention kernels, memory of the target. Skipped without one."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_models import make_tiny_model
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from draft_service.training.answerer import Answerer, _Steps
+from draft_service.training.decoder import attend, group_mask
+from draft_service.training.pair import Pair, load_pair
+from draft_service.training.progress_log import ProgressLog
+from draft_service.training.run import train_draft
+from draft_service.training.settings import TrainSettings
+
+GPU = torch.device("cuda", 0)
+LENGTH = 200
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def test_graphs_compute_what_their_steps_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over several buckets and numbers of rows, in the type that a run has."""
+    directory = make_tiny_model(tmp_path, "llama", hidden=192, heads=3, kv_heads=1, spread=0.1)
+    pair = load_pair(directory, (0,), GPU, LENGTH)
+    prompts = [[first, second] * 20 for first in (5, 9, 40) for second in range(60, 68)]
+    heats = [0.0, 0.7, 1.0] * 8
+    probe = answers(pair, prompts, heats, eos=())
+    eos = tuple({ids[number] for number, ids in enumerate(probe[::2], start=12)})
+    graphs: list[tuple[int, int]] = []
+    capture = _Steps._capture
+
+    def noting(steps: _Steps, bucket: int) -> Any:
+        graphs.append((bucket, steps._active))
+        return capture(steps, bucket)
+
+    monkeypatch.setattr(_Steps, "_capture", noting)
+    found = answers(pair, prompts, heats, eos)
+    assert len({bucket for bucket, _ in graphs}) > 1 and len({rows for _, rows in graphs}) > 1
+    assert len(set(graphs)) == len(graphs)
+    monkeypatch.setattr(
+        _Steps,
+        "_capture",
+        lambda steps, bucket: SimpleNamespace(replay=partial(steps._step, bucket), pool=id),
+    )
+    assert answers(pair, prompts, heats, eos) == found
+
+
+def answers(
+    pair: Pair, prompts: list[list[int]], heats: list[float], eos: tuple[int, ...]
+) -> list[list[int]]:
+    return Answerer(pair.decoder, pair.head, eos, 24, LENGTH, 150).answer(prompts, heats, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("batch", "rows", "slots"), [(96, 1, 128), (8, 37, 37), (4, 512, 512)], ids=str
+)
+def test_the_memory_efficient_kernel_takes_every_shape(
+    batch: int, rows: int, slots: int, dtype: torch.dtype
+) -> None:
+    """Of a step, of prompts of odd width, of training with its gradient: none falls back."""
+    torch.manual_seed(0)
+    q = torch.randn(batch, rows, 3, 3, 64, device=GPU, dtype=dtype, requires_grad=True)
+    k, v = torch.randn(2, batch, 3, 640, 64, device=GPU, dtype=dtype)[:, :, :, :slots]
+    visible = torch.ones(rows, slots, dtype=torch.bool, device=GPU).tril_(slots - rows)
+    mask = group_mask(visible.expand(batch, rows, slots), 3, dtype)
+    results = []
+    for backend in (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH):
+        with sdpa_kernel(backend):
+            found = attend(q, k, v, mask)
+        [gradient] = torch.autograd.grad(found.float().square().mean(), q)
+        results.append((found, gradient * found.numel()))
+    torch.testing.assert_close(*results, atol=3e-2, rtol=3e-2)
+
+
+def test_a_run_makes_a_draft_and_asks_the_target_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[int] = []
+    rows = Pair.target_rows
+    monkeypatch.setattr(Pair, "target_rows", lambda *given: passes.append(1) or rows(*given))
+    make_tiny_model(tmp_path / "target", "qwen3", layers=3, hidden=32, tie=False, spread=0.4)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"prompt": f"{number} Hi"}) for number in range(30)))
+    settings = TrainSettings(
+        target=tmp_path / "target",
+        output=tmp_path / "draft",
+        work=tmp_path / "work",
+        answers=tmp_path / "answers",
+        prompts=(prompts,),
+        holdout=6,
+        temperatures=(0.0, 1.0),
+        max_answer=24,
+        length=64,
+        answer_batch=24,
+        layers=(0, 2),
+        batch=6,
+        learning_rate=4e-3,
+        steps=40,
+        vocabulary=100,
+        log_steps=20,
+        device="auto",
+    )
+    train_draft(settings, Event(), lambda text: None)
+    first, *_, last = ProgressLog(settings.output / "training.jsonl").lines()
+    assert last.agreement.top1 > first.agreement.top1 + 0.1
+    assert len(passes) < 20  # one for what measures, and one for each step of the first round
