@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from draft_service.training.answerer import Answerer, _Steps
 from draft_service.training.decoder import attend, group_mask
+from draft_service.training.objective import distillation_loss
 from draft_service.training.pair import Pair, load_pair
 from draft_service.training.progress_log import ProgressLog
 from draft_service.training.run import train_draft
@@ -82,6 +83,20 @@ def test_the_memory_efficient_kernel_takes_every_shape(
         [gradient] = torch.autograd.grad(found.float().square().mean(), q)
         results.append((found, gradient * found.numel()))
     torch.testing.assert_close(*results, atol=3e-2, rtol=3e-2)
+
+
+def test_the_loss_is_exact_although_its_products_are_rounded() -> None:
+    """Logits around 20, where bfloat16 has steps of an eighth."""
+    torch.manual_seed(0)
+    head, target, draft = (torch.randn(n, 64, device=GPU).bfloat16() for n in (1000, 300, 300))
+    draft = (target + 0.3 * draft).float().requires_grad_()
+    loss = distillation_loss(draft, 2 * target, head)
+    wanted = (2 * target.double() @ head.double().T).softmax(dim=-1)
+    given = draft.bfloat16().double().detach().requires_grad_()
+    plain = -(wanted * (given @ head.double().T).log_softmax(dim=-1)).sum(dim=-1).mean()
+    torch.testing.assert_close(loss.double(), plain, atol=1e-3, rtol=1e-3)
+    ours, exact = torch.autograd.grad(loss, draft)[0], torch.autograd.grad(plain, given)[0]
+    assert (ours - exact).norm() < 0.01 * exact.norm()
 
 
 def test_a_run_makes_a_draft_and_asks_the_target_once(
