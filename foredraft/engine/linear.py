@@ -11,6 +11,9 @@ from torch.nn import functional
 from foredraft.engine.model_config import UnsupportedModel
 from foredraft.engine.row_tile import FIXED_LAUNCH
 
+# The overload itself: to look it up at each call takes longer than to make the call.
+_HALF_PRODUCT = torch.ops.quantized.linear_dynamic_fp16.default
+
 
 class Linear(Protocol):
     """y = x Wᵀ for x [rows, in_features]; the result has the model's activation dtype."""
@@ -42,7 +45,7 @@ class HalfLinear:
         self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
+        product: Tensor = _HALF_PRODUCT(x, self._packed)
         return product
 
 
