@@ -75,10 +75,12 @@ class FakeRunner:
         return logits
 
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy entries from slot to slot; all reads come before the writes."""
-        read = [self._paths[_physical(blocks, source)] for source, _ in pairs]
+        """Copy entries from slot to slot, empty ones too; all reads come before the writes."""
+        read = [self._paths.get(_physical(blocks, source)) for source, _ in pairs]
         for (_, target), path in zip(pairs, read, strict=True):
-            self._paths[_physical(blocks, target)] = path
+            self._paths.pop(_physical(blocks, target), None)
+            if path is not None:
+                self._paths[_physical(blocks, target)] = path
 
     def scrub(self, blocks: Sequence[int]) -> None:
         """Drop the entries of ``blocks``."""

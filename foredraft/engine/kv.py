@@ -60,6 +60,21 @@ class BlockPool:
         del self._free[start : start + count]
         return taken
 
+    def allocate_run(self, count: int, after: int | None = None) -> list[int] | None:
+        """Take ``count`` blocks in one piece, behind block ``after`` if one is given.
+
+        None, and nothing is taken, if there is no such piece.
+        """
+        if not self.can_allocate(count):
+            return None
+        start = self._find_run(count, after)
+        taken = self._free[start : start + count]
+        first = taken[0] if after is None else after + 1
+        if taken != list(range(first, first + count)):
+            return None
+        del self._free[start : start + count]
+        return taken
+
     def free(self, blocks: Sequence[int]) -> None:
         self._free = sorted([*self._free, *blocks])
 

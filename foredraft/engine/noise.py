@@ -24,7 +24,7 @@ def gumbel(seed: int, choice: int, position: int, vocab: int, device: torch.devi
     """Noise of every token id at one position: float32 [vocab]."""
     key = noise_key(seed, choice, position)
     if device.type == "cpu":
-        return _from_hashes(torch.from_numpy(_hash_on_cpu(_spread_ids(vocab), key)))
+        return _from_hashes(torch.from_numpy(_hash_on_cpu(_spread_ids(vocab), np.uint32(key))))
     return _from_hashes(_hash(torch.arange(vocab, device=device), key))
 
 
@@ -32,8 +32,24 @@ def gumbel_of(seed: int, choice: int, position: int, ids: Tensor) -> Tensor:
     """Noise of some token ids, int64 [n], with the bits that `gumbel` gives them: float32 [n]."""
     key = noise_key(seed, choice, position)
     if ids.device.type == "cpu":
-        return _from_hashes(torch.from_numpy(_hash_on_cpu(_spread(ids.numpy()), key)))
+        spread = _spread(ids.numpy())
+        return _from_hashes(torch.from_numpy(_hash_on_cpu(spread, np.uint32(key))))
     return _from_hashes(_hash(ids, key))
+
+
+def gumbel_rows(keys: Tensor, ids: Tensor) -> Tensor:
+    """`gumbel_of` under many keys at once.
+
+    Args:
+        keys: as `noise_key` makes them, int64 [rows, 1], where ``ids`` are.
+
+    Returns:
+        float32 [rows, n].
+    """
+    if ids.device.type == "cpu":
+        words = keys.numpy().astype(np.uint32)
+        return _from_hashes(torch.from_numpy(_hash_on_cpu(_spread(ids.numpy()), words)))
+    return _from_hashes(_hash(ids, keys))
 
 
 def noise_key(seed: int, choice: int, position: int) -> int:
@@ -50,7 +66,7 @@ def _from_hashes(hashes: Tensor) -> Tensor:
     return v.neg_().log1p_().neg_().log_().neg_()
 
 
-def _hash(ids: Tensor, key: int) -> Tensor:
+def _hash(ids: Tensor, key: int | Tensor) -> Tensor:
     """32-bit hash of each id under ``key``, as int64 in [0, 2^32)."""
     x = ((ids * _GOLDEN & _MASK) ^ key) & _MASK
     x = (_mix(x) + key) & _MASK
@@ -63,12 +79,14 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def _hash_on_cpu(spread: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
+def _hash_on_cpu(
+    spread: NDArray[np.uint32], key: np.uint32 | NDArray[np.uint32]
+) -> NDArray[np.uint32]:
     """`_hash` of spread ids in words that wrap by themselves, ten times as quick."""
-    x = spread ^ np.uint32(key)
+    x: NDArray[np.uint32] = spread ^ key
     scratch = np.empty_like(x)
     _mix_in_place(x, scratch)
-    x += np.uint32(key)
+    x += key
     _mix_in_place(x, scratch)
     return x
 

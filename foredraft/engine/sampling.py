@@ -123,6 +123,13 @@ def perturbed_scores(
     return noise.mul_(params.temperature).add_(_filtered(scores, params))
 
 
+def only_noise(row: SampledRow) -> bool:
+    """True if the row's scores are its logits and its noise, and nothing else."""
+    params = row.params
+    filtered = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+    return not (params.greedy or filtered or _adjusts(row))
+
+
 def token_logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
     """Log-probabilities under the raw ``logits`` [vocab], the ``top`` best, lowest ids first."""
     logprobs = torch.log_softmax(logits, dim=-1)
