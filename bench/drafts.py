@@ -37,8 +37,8 @@ from foredraft.params import Schedule
 from foredraft.wire.messages import ModelInfo
 
 if TYPE_CHECKING:
+    from draft_service.engine.draft_engine import DraftEngine
     from draft_service.model_drafter import ModelDrafter
-    from foredraft.engine.runner import Runner
 
 _LIVE_COLUMNS = (
     "workload", "group", "temperature", "draft", "nodes", "answers", "tokens_per_step",
@@ -140,17 +140,17 @@ def _recorded(bench: Bench, asker: Asker, rows: Sequence[Row]) -> list[Recorded]
     return file.of(questions)
 
 
-def _load_draft(bench: Bench) -> Runner | None:
-    """With one thread and rows that are not padded, as the draft service has it."""
+def _load_draft(bench: Bench) -> DraftEngine | None:
+    """With one thread, as the draft service has it."""
     if bench.draft is None:
         return None
-    from foredraft.engine.runner import load_runner
+    from draft_service.engine.load import load_engine
 
     try:
         reason = mismatch(bench.draft, bench.target)
         if reason is not None:
             raise CommandError(reason)
-        return load_runner(EngineConfig(bench.draft, dtype=bench.args.dtype, same_bits=False))
+        return load_engine(EngineConfig(bench.draft, dtype=bench.args.dtype), bench.target)
     except UnsupportedModel as error:
         raise CommandError(f"{bench.draft.name}: {error}") from error
 
@@ -159,11 +159,11 @@ def _replays(bench: Bench, cells: Sequence[Cell], cost: Cost) -> Iterator[dict[s
     """Rows of the report, as they are found."""
     if not cells:
         return
-    runner, at_once = _load_draft(bench), bench.args.at_once
+    engine, at_once = _load_draft(bench), bench.args.at_once
     for place, answers in bench.answers.items():
         plain = Replay(Cell(PLAIN, 1), bench.target, at_once, cost).play(answers)
         for cell in cells:
-            model = _model(bench, runner, cell)
+            model = _model(bench, engine, cell)
             replay = Replay(cell, bench.target, at_once, cost, model, bench.step)
             yield row(place, cell, replay.play(answers), plain, bench.step)
             sys.stderr.write(".")
@@ -171,12 +171,12 @@ def _replays(bench: Bench, cells: Sequence[Cell], cost: Cost) -> Iterator[dict[s
     sys.stderr.write("\n")
 
 
-def _model(bench: Bench, runner: Runner | None, cell: Cell) -> ModelDrafter | None:
-    if runner is None or not cell.draft.needs_model:
+def _model(bench: Bench, engine: DraftEngine | None, cell: Cell) -> ModelDrafter | None:
+    if engine is None or not cell.draft.needs_model:
         return None
     from draft_service.model_drafter import ModelDrafter
 
-    return ModelDrafter(runner, bench.target)
+    return ModelDrafter(engine, bench.target)
 
 
 def _live(bench: Bench, replayed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,11 +3,14 @@
 Committed tokens that were fed have their entries at the slots of their positions. Nodes that were
 fed lie in slots behind the committed length, in any order. A commit moves the accepted path into
 place, so that nothing is computed twice, and drops the rest.
+
+A sequence's blocks are all in one piece. Where the piece cannot grow, the sequence gets a longer
+one elsewhere, half as long again as it needs if there is room, so that this becomes rare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from foredraft.engine.kv import BlockPool
 
 Move = tuple[int, int]
+Relocate = Callable[[Sequence[int], Sequence[int]], None]
 
 
 class DraftKV:
@@ -26,14 +30,29 @@ class DraftKV:
         self.fed = 0  # committed tokens whose entries are in place
         self.slots: dict[int, int] = {}  # node id -> slot
 
-    def reserve(self, entries: int) -> bool:
-        """Make the block table long enough; False if the pool cannot give that much."""
-        missing = self._pool.blocks_for(entries) - len(self.blocks)
+    def reserve(self, entries: int, relocate: Relocate) -> bool:
+        """Make room for so many; False, and nothing changes, if the pool has no such piece.
+
+        Args:
+            relocate: copies all entries from the first blocks to the second.
+        """
+        needed = self._pool.blocks_for(entries)
+        missing = needed - len(self.blocks)
         if missing <= 0:
             return True
-        if not self._pool.can_allocate(missing):
+        if not self.blocks:
+            self.blocks = self._pool.allocate_run(needed) or []
+            return bool(self.blocks)
+        behind = self._pool.allocate_run(missing, after=self.blocks[-1])
+        if behind is not None:
+            self.blocks += behind
+            return True
+        roomy = self._pool.allocate_run(needed + needed // 2) or self._pool.allocate_run(needed)
+        if roomy is None:
             return False
-        self.blocks += self._pool.allocate(missing)
+        relocate(self.blocks, roomy)
+        self._pool.free(self.blocks)
+        self.blocks = roomy
         return True
 
     def release(self) -> None:

@@ -9,42 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
 from draft_service.draft_kv import DraftKV, Move
+from draft_service.engine.draft_engine import DraftEngine, Extension, Guesses
 from draft_service.model_pass import Evaluation
 from draft_service.open_options import Option
 from draft_service.sequence import DraftSequence
-from foredraft.engine.runner import Runner, SequenceRows
-from foredraft.engine.sampling import SampledRow, most_likely, perturbed_scores
+from foredraft.engine.sampling import SampledRow
 from foredraft.policy.calibration import model_bucket
 from foredraft.wire.messages import ModelInfo
 
-_WIDTH = 3  # different guesses at one place
 CATCH_UP_ROWS = 32  # a longer lag is prefilled in chunks, in the background
 
 
 class ModelDrafter:
     """Runs the draft model for many sequences and keeps their KV in step with their commits."""
 
-    def __init__(self, runner: Runner, target: ModelInfo) -> None:
-        self._runner = runner
-        self._eos = target.eos_token_ids
-        self._vocab_size = min(target.vocab_size, runner.info.vocab_size)
-        known = runner.output_ids
-        self._output = None if known is None else known.below(self._vocab_size)
-        self._columns = self._vocab_size if self._output is None else len(self._output)
-        self._context_length = runner.info.context_length
-
-    def warm_up(self) -> None:
-        """Run one chunk and one row, so that the first request does not pay for start-up work."""
-        tokens = [0] * min(self._runner.chunk, self._context_length - 1)
-        pool = self._runner.kv
-        blocks = pool.allocate(pool.blocks_for(len(tokens) + 1))
-        self._runner.prefill(blocks, tokens, 0)
-        self._runner.forward([SequenceRows(blocks, len(tokens), [0], [(len(tokens),)])])
-        pool.free(blocks)
+    def __init__(self, engine: DraftEngine, target: ModelInfo) -> None:
+        self._engine = engine
+        self._vocab_size = min(target.vocab_size, engine.info.vocab_size)
+        self._context_length = engine.info.context_length
 
     def can_follow(self, sequence: DraftSequence) -> bool:
         """False, for good, once the text outgrows the draft's context or holds an id unknown to it.
@@ -65,8 +48,9 @@ class ModelDrafter:
 
         Then the sequence holds none, gets no model guesses, and tries again later.
         """
-        kv = sequence.kv or DraftKV(self._runner.kv)
-        if not kv.reserve(len(sequence.tokens) + sequence.tree.max_nodes):
+        kv = sequence.kv or DraftKV(self._engine.pool)
+        entries = len(sequence.tokens) + sequence.tree.max_nodes
+        if not kv.reserve(entries, self._engine.relocate):
             self.release(sequence)
             return False
         sequence.kv = kv
@@ -82,7 +66,7 @@ class ModelDrafter:
     def move(self, sequence: DraftSequence, moves: Sequence[Move]) -> None:
         """Make the KV follow a commit."""
         if sequence.kv is not None and moves:
-            self._runner.move(sequence.kv.blocks, moves)
+            self._engine.move(sequence.kv.blocks, moves)
 
     def reaches(self, sequence: DraftSequence, node_id: int) -> bool:
         """True if the node's position lies within the draft's context.
@@ -101,46 +85,32 @@ class ModelDrafter:
         kv = sequence.kv
         if kv is None:
             return
-        chunk = self._runner.chunk
-        start = kv.fed // chunk * chunk
-        end = min(start + chunk, len(sequence.tokens) - 1)
-        self._runner.prefill(kv.blocks, sequence.tokens[start:end], start)
+        end = min(kv.fed + self._engine.chunk, len(sequence.tokens) - 1)
+        self._engine.prefill(kv.blocks, sequence.tokens[kv.fed : end], kv.fed)
         kv.fed = end
 
-    @torch.inference_mode()
     def evaluate(self, evaluations: Sequence[Evaluation]) -> None:
         """Feed the chosen nodes in one pass and note their options."""
-        batch: list[SequenceRows] = []
-        wanted: list[tuple[DraftSequence, int]] = []
-        rows: list[int] = []  # of the batch, one per wanted node
-        total = 0
-        for evaluation in evaluations:
-            fed = self._rows(evaluation)
-            batch.append(fed)
-            total += len(fed.tokens)
-            rows += range(total - len(evaluation.nodes), total)
-            wanted += [(evaluation.sequence, node_id) for node_id in evaluation.nodes]
-        logits = self._runner.forward(batch)[rows, : self._columns]  # a copy
+        guesses = self._engine.extend([self._extension(one) for one in evaluations])
         for evaluation in evaluations:
             self._mark_fed(evaluation)
-        self._note_options(logits, wanted)
+        self._note_options(evaluations, guesses)
 
-    def _rows(self, evaluation: Evaluation) -> SequenceRows:
+    def _extension(self, evaluation: Evaluation) -> Extension:
         """Rows of a sequence: committed tokens not fed yet, then nodes."""
         sequence, kv = evaluation.sequence, evaluation.sequence.kv
         assert kv is not None, "only prepared sequences are evaluated"
-        committed = len(sequence.tokens)
-        root_id = sequence.tree.root_id
-        nodes = [node_id for node_id in evaluation.nodes if node_id != root_id]
-        kv.place(nodes, committed)
-        base = tuple(range(kv.fed, committed))
-        paths = [base[: index + 1] for index in range(len(base))]
-        for node_id in nodes:
-            line = sequence.tree.lineage(node_id)
-            paths.append(base + tuple(kv.slots[ancestor] for ancestor in line))
-        tokens = sequence.tokens[kv.fed :]
-        tokens += [sequence.tree.nodes[node_id].token for node_id in nodes]
-        return SequenceRows(kv.blocks, kv.fed, tokens, paths)
+        tree = sequence.tree
+        nodes = [node_id for node_id in evaluation.nodes if node_id != tree.root_id]
+        kv.place(nodes, len(sequence.tokens))
+        return Extension(
+            blocks=kv.blocks,
+            fed=kv.fed,
+            committed=sequence.tokens[kv.fed :],
+            nodes=[tree.nodes[node_id].token for node_id in nodes],
+            lines=[[kv.slots[above] for above in tree.lineage(node_id)] for node_id in nodes],
+            looks=[self._look(sequence, node_id) for node_id in evaluation.nodes],
+        )
 
     def _mark_fed(self, evaluation: Evaluation) -> None:
         sequence = evaluation.sequence
@@ -148,28 +118,25 @@ class ModelDrafter:
         if sequence.kv is not None:
             sequence.kv.fed = len(sequence.tokens)
 
-    def _note_options(self, logits: Tensor, wanted: Sequence[tuple[DraftSequence, int]]) -> None:
-        """The best tokens after each wanted node, with the probability of each.
+    def _note_options(self, evaluations: Sequence[Evaluation], guesses: Guesses) -> None:
+        """The best tokens after each wanted node, with the probability of each."""
+        columns = zip(guesses.tokens, guesses.chances, strict=True)
+        for evaluation in evaluations:
+            sequence = evaluation.sequence
+            for node_id in evaluation.nodes:
+                ids, values = next(columns)
+                found = (
+                    Option(token, model_bucket(chance, rank))
+                    for rank, (token, chance) in enumerate(zip(ids, values, strict=True))
+                    if chance > 0.0 and rank < sequence.width
+                )
+                sequence.note_model_options(node_id, found)
 
-        ``logits`` become scores where they are, and are used up.
-        """
-        for row, (sequence, node_id) in zip(logits, wanted, strict=True):
-            if not sequence.opened.params.plain:
-                sampled = self._sampled_row(sequence, node_id)
-                row.copy_(perturbed_scores(row, sampled, self._eos, self._output))
-        places, chances = most_likely(logits, _WIDTH)
-        tokens = places if self._output is None else self._output.ids[places]
-        columns = wanted, tokens.tolist(), chances.tolist()
-        for (sequence, node_id), ids, values in zip(*columns, strict=True):
-            found = (
-                Option(token, model_bucket(chance, rank))
-                for rank, (token, chance) in enumerate(zip(ids, values, strict=True))
-                if chance > 0.0 and rank < sequence.width
-            )
-            sequence.note_model_options(node_id, found)
-
-    def _sampled_row(self, sequence: DraftSequence, node_id: int) -> SampledRow:
+    def _look(self, sequence: DraftSequence, node_id: int) -> SampledRow | None:
+        """How the token after a node is drawn; None: it is the best one."""
         opened = sequence.opened
+        if opened.params.plain:
+            return None
         position = len(sequence.tokens) + sequence.tree.depth(node_id)
         penalized = opened.params.penalized
         return SampledRow(

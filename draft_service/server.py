@@ -44,7 +44,7 @@ from foredraft.wire.pulse import Pulse, serve_while_it_moves
 from foredraft.wire.serving import SWITCH_SECONDS, serve_until_stopped
 
 if TYPE_CHECKING:
-    from foredraft.engine.runner import Runner
+    from draft_service.engine.draft_engine import DraftEngine
 
 SERVICE = "foredraft.v1.DraftService"
 SHUTTING_DOWN = "the draft service is shutting down"
@@ -201,29 +201,28 @@ def load(config: DraftConfig) -> Engine:
     target = read_target(config.target)
     limits = Limits(config.max_sequences, config.max_nodes, config.max_depth)
     store = SuffixStore(config.suffix_store)
-    runner = None if config.engine is None else _load_runner(config.engine, target)
-    if runner is None:
+    engine = None if config.engine is None else _load_engine(config.engine, target)
+    if engine is None:
         return Engine(
             WorkerIdentity(announced(target, None), limits), Drafter(target, limits, store=store)
         )
     from draft_service.model_drafter import ModelDrafter
 
-    model = ModelDrafter(runner, target)
-    model.warm_up()
-    limits = replace(limits, total_blocks=runner.kv.total_blocks)
-    identity = WorkerIdentity(announced(target, runner.info), limits)
-    return Engine(identity, Drafter(target, limits, model, store))
+    engine.warm_up()
+    limits = replace(limits, total_blocks=engine.pool.total_blocks)
+    identity = WorkerIdentity(announced(target, engine.info), limits)
+    return Engine(identity, Drafter(target, limits, ModelDrafter(engine, target), store))
 
 
-def _load_runner(settings: EngineConfig, target: ModelInfo) -> Runner | None:
+def _load_engine(settings: EngineConfig, target: ModelInfo) -> DraftEngine | None:
     """The draft model; None, and a warning, if it cannot be run or does not fit the target."""
     try:
         reason = mismatch(settings.model, target)
         if reason is None:
             # Imported here: a service of suffix drafts alone starts without torch.
-            from foredraft.engine.runner import load_runner
+            from draft_service.engine.load import load_engine
 
-            return load_runner(replace(settings, same_bits=False))
+            return load_engine(settings, target)
     except UnsupportedModel as error:
         reason = f"draft {settings.model.name} cannot be run: {error}"
     log.warning("%s: only suffix drafts are served", reason)

@@ -38,8 +38,6 @@ class EngineConfig:
 
     dtype: "auto", "float32", "bfloat16" or "float16". Auto is float16 weights with float32
     arithmetic on a CPU, float32 where that product is missing, and bfloat16 on a GPU.
-    same_bits: a row's result does not depend on its company, which costs padding; a draft, whose
-        guesses may be rounded in any way, does without.
     """
 
     model: Path
@@ -48,7 +46,6 @@ class EngineConfig:
     threads: int = 1
     kv_memory_mib: int = KV_MEMORY_MIB
     fake: FakeEngine | None = None
-    same_bits: bool = True
 
 
 PREFIX_SHARE = 0.5

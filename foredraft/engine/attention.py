@@ -23,7 +23,7 @@ class StepAttention:
     Args:
         rows: rows of the result, padding included.
         tile: row tile of the small products.
-        summation: how P·V is summed; None: in any order, for rows whose bits do not matter.
+        summation: how P·V is summed.
         like: a tensor of the model's activation dtype and device.
     """
 
@@ -34,20 +34,16 @@ class StepAttention:
         shape: ModelConfig,
         rows: int,
         tile: RowTile,
-        summation: Summation | None,
+        summation: Summation,
         like: Tensor,
     ) -> None:
         self._kv = kv
         self._out = like.new_zeros(rows, shape.heads * shape.head_dim)
         by_head = self._out.view(rows, shape.kv_heads, shape.group, shape.head_dim)
-        self._sequences: list[tuple[slice, _SequenceAttention | _FreeAttention]] = []
-        for sequence in plan.sequences:
-            out = by_head[sequence.rows]
-            if summation is None:
-                self._sequences.append((sequence.rows, _FreeAttention(sequence, shape, out)))
-            else:
-                exact = _SequenceAttention(sequence, shape, tile, summation.span, out)
-                self._sequences.append((sequence.rows, exact))
+        self._sequences = [
+            (one.rows, _SequenceAttention(one, shape, tile, summation.span, by_head[one.rows]))
+            for one in plan.sequences
+        ]
 
     def __call__(self, q: Tensor, layer: int) -> Tensor:
         """Attend in one layer, whose entries of this step are written.
@@ -147,24 +143,6 @@ class _SequenceAttention:
         """[kv_heads, padded, n] to [kv_heads * rows, padded group, n]."""
         apart = self._by_row(x).reshape(self._heads * self._rows, self._group, x.shape[-1])
         return functional.pad(apart, (0, 0, 0, self._padded_group - self._group))
-
-
-class _FreeAttention:
-    """As `_SequenceAttention`, in three operations that sum as the library likes."""
-
-    def __init__(self, plan: SequencePlan, shape: ModelConfig, out: Tensor) -> None:
-        self.lying = plan.lying
-        self._scale = shape.head_dim**-0.5
-        self._out = out.permute(1, 0, 2, 3)
-        mask = plan.mask.repeat_interleave(shape.group, dim=0)
-        self._mask = functional.pad(mask, (plan.whole, 0))[None]
-
-    def __call__(self, q: Tensor, keys: Tensor, values: Tensor, _token_rows: Tensor) -> None:
-        """Write the result of ``q`` [rows, kv_heads, group, head_dim] into the step's output."""
-        heads = q.permute(1, 0, 2, 3).reshape(len(keys), -1, keys.shape[-1]).float()
-        scores = torch.baddbmm(self._mask, heads, keys.transpose(1, 2), alpha=self._scale)
-        found = torch.bmm(torch.softmax(scores, dim=-1), values)
-        self._out.copy_(found.view(self._out.shape))
 
 
 def _add_spans(before: Tensor | None, weights: Tensor, values: Tensor, span: int) -> Tensor:

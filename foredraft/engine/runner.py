@@ -37,7 +37,6 @@ __all__ = ["ModelRunner", "Runner", "SequenceRows", "load_runner"]
 log = logging.getLogger(__name__)
 
 _CPU_CHUNK, _GPU_CHUNK = TILE, 4 * TILE
-_FREE = Tiles(RowTile(1), RowTile(1), None)  # right, if not always alike
 
 
 class Runner(Protocol):
@@ -96,14 +95,14 @@ class ModelRunner:
 
     @classmethod
     def load(cls, settings: EngineConfig) -> ModelRunner:
-        """Load weights, measure the row tiles if bits matter, and take the KV memory.
+        """Load weights, measure the row tiles and take the KV memory.
 
         Raises:
             UnsupportedModel: the directory holds no model that this engine runs.
         """
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        device = _choose_device(settings.device)
+        device = choose_device(settings.device)
         config = read_model_config(settings.model)
         check_weights(settings.model, config)
         if config.context_length == config.sliding_window:
@@ -111,9 +110,7 @@ class ModelRunner:
         precision = choose_precision(settings.dtype, device)
         info = read_model_info(settings.model, config, precision.name)
         output_ids = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
-        tiles = _FREE
-        if settings.same_bits:
-            tiles = _measure_tiles(config, precision, device, torch.get_num_threads())
+        tiles = _measure_tiles(config, precision, device, torch.get_num_threads())
         model = load_model(
             settings.model,
             config,
@@ -160,8 +157,7 @@ class ModelRunner:
             Logits over the real vocabulary, or over ``output_ids``, float32 [rows, vocab], in the
             order of the rows.
         """
-        summation = self._tiles.summation or Summation(serial=True)
-        plan = plan_step(batch, self._memory, summation, self._device)
+        plan = plan_step(batch, self._memory, self._tiles.summation, self._device)
         tokens = [token for rows in batch for token in rows.tokens]
         hidden = self._model(self._ids(tokens), plan, self._memory, self._tiles)
         return self._logits(hidden, plan.rows)
@@ -193,7 +189,8 @@ class ModelRunner:
         return torch.tensor(tokens, dtype=torch.int64, device=self._device)
 
 
-def _choose_device(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
+    """Resolve a device; "auto" is a GPU where there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)

@@ -34,14 +34,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Row tiles of the two kinds of products, and how attention's second one sums.
-
-    summation: None if rows may be rounded differently in other company.
-    """
+    """Row tiles of the two kinds of products, and how attention's second one sums."""
 
     linear: RowTile
     attention: RowTile
-    summation: Summation | None
+    summation: Summation
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.scripted_target import groups_of, run_until_idle
@@ -14,6 +15,7 @@ from support.verify_driver import VerifyDriver, guess_group
 from bench.cells import DRAFTS, STREAM, Cell, cells_of
 from bench.recorded import Question, Recorded
 from bench.replay import Replay, Replayed, Tally
+from draft_service.engine.lean import LeanEngine
 from draft_service.model_drafter import ModelDrafter
 from foredraft.config import EngineConfig
 from foredraft.engine.runner import ModelRunner, SequenceRows
@@ -45,9 +47,22 @@ def question(prompt: Sequence[int], temperature: float = 0.0, seed: int = 1) -> 
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
-    directory = make_tiny_llama(tmp_path_factory.mktemp("model") / "tiny")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_llama(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def runner(directory: Path) -> ModelRunner:
     return ModelRunner.load(EngineConfig(directory, dtype="float32", kv_memory_mib=4))
+
+
+@pytest.fixture(scope="module")
+def twin(directory: Path) -> LeanEngine:
+    return load_draft(directory)
+
+
+def load_draft(directory: Path) -> LeanEngine:
+    return LeanEngine.load(EngineConfig(directory, dtype="float32", kv_memory_mib=4), TARGET)
 
 
 def decode(runner: ModelRunner, asked: Question) -> Recorded:
@@ -77,8 +92,8 @@ def answers(runner: ModelRunner) -> list[Recorded]:
     ]
 
 
-def play(cell: Cell, answers: Sequence[Recorded], runner: ModelRunner | None = None) -> Tally:
-    model = None if runner is None else ModelDrafter(runner, TARGET)
+def play(cell: Cell, answers: Sequence[Recorded], twin: LeanEngine | None = None) -> Tally:
+    model = None if twin is None else ModelDrafter(twin, TARGET)
     tally = Replay(cell, TARGET, 2, flat, model).play(answers)
     assert tally.tokens == sum(len(answer.tokens) for answer in answers)
     return tally
@@ -86,11 +101,11 @@ def play(cell: Cell, answers: Sequence[Recorded], runner: ModelRunner | None = N
 
 @pytest.mark.parametrize("name", ["chain5", "chain7"])
 def test_a_twin_is_right_to_the_end_of_every_chain(
-    runner: ModelRunner, answers: list[Recorded], name: str
+    twin: LeanEngine, answers: list[Recorded], name: str
 ) -> None:
     """With the noise of seed and position, at any temperature."""
     [cell] = cells_of([DRAFTS[name]], [64], 0.05, 32)
-    tally = play(cell, answers, runner)
+    tally = play(cell, answers, twin)
     length = DRAFTS[name].chain
     assert tally.steps == len(answers) * COUNT // (length + 1)
     assert tally.rows == tally.steps * (length + 1)  # all are verified, and nothing beside them
@@ -99,19 +114,19 @@ def test_a_twin_is_right_to_the_end_of_every_chain(
     assert tally.drafted == tally.steps * length
 
 
-def test_another_seed_is_another_answer(runner: ModelRunner, answers: list[Recorded]) -> None:
+def test_another_seed_is_another_answer(twin: LeanEngine, answers: list[Recorded]) -> None:
     hot = [answer for answer in answers if answer.question.temperature]
     other = [replace(one, question=replace(one.question, seed=99)) for one in hot]
     [cell] = cells_of([DRAFTS["chain5"]], [64], 0.05, 32)
-    assert play(cell, other, runner).steps > 2 * play(cell, hot, runner).steps
+    assert play(cell, other, twin).steps > 2 * play(cell, hot, twin).steps
 
 
 def test_a_tree_of_a_twin_accepts_as_deep_as_it_is_allowed(
-    runner: ModelRunner, answers: list[Recorded]
+    twin: LeanEngine, answers: list[Recorded]
 ) -> None:
     greedy = [answer for answer in answers if not answer.question.temperature]
     cell = Cell(DRAFTS["tree"], nodes=48, min_survival=0.0, max_depth=2)
-    tally = play(cell, greedy, runner)
+    tally = play(cell, greedy, twin)
     assert tally.steps == len(greedy) * COUNT // 3
     assert tally.rows > 3 * tally.steps  # alternatives were verified, too
 
@@ -139,7 +154,7 @@ def test_an_empty_answer_that_was_cut_is_over_before_it_begins() -> None:
 class DraftedDriver(VerifyDriver):
     """The real verify loop, and the drafter that a cell asks for instead of a function."""
 
-    def __init__(self, target: ModelRunner, cell: Cell, draft: ModelRunner) -> None:
+    def __init__(self, target: ModelRunner, cell: Cell, draft: LeanEngine) -> None:
         super().__init__(target, max_nodes=cell.nodes)
         model = ModelDrafter(draft, target.info)
         self._drafter = cell.drafter(target.info, 1, model)
@@ -164,7 +179,7 @@ def test_a_replay_brings_what_the_verify_loop_does(
     """Sampled answers; the draft is another model, and so right now and then."""
     monkeypatch.setattr(StepCost, "observed", lambda self, *seen: self)  # rows stay free
     other = make_tiny_llama(tmp_path_factory.mktemp("draft") / "other", seed=1)
-    draft = ModelRunner.load(EngineConfig(other, dtype="float32", kv_memory_mib=4))
+    draft = load_draft(other)
     cell = Cell(DRAFTS[name], nodes=12)
     hot = [answer for answer in answers if answer.question.temperature]
     accepted = 0

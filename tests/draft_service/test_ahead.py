@@ -8,6 +8,7 @@ import pytest
 
 from draft_service.answers import Drafts
 from draft_service.drafter import Drafter
+from draft_service.engine.stand_in import RunnerEngine
 from draft_service.model_drafter import ModelDrafter
 from foredraft.config import FakeEngine
 from foredraft.engine.fake import FakeRunner
@@ -27,7 +28,7 @@ PROMPT = tuple(random.Random(3).choices(range(3, 259), k=20))
 
 def groups(ahead_survival: float) -> list[NodeGroup]:
     """What a drafter says below one root until it has nothing more to do."""
-    model = ModelDrafter(FakeRunner(INFO, FakeEngine(0.0, 0.754)), INFO)
+    model = ModelDrafter(RunnerEngine(FakeRunner(INFO, FakeEngine(0.0, 0.754)), INFO), INFO)
     drafter = Drafter(INFO, Limits(4, 64, 32), model)
     drafter.handle(0, DraftBudget(64, 32, 0.05, ahead_survival))
     opened = OpenSequence(1, 1, PROMPT, SamplingParams(max_tokens=100))
@@ -58,7 +59,7 @@ def test_goes_on_after_the_answer_and_keeps_it_complete() -> None:
 @pytest.mark.parametrize("told", [DraftBudget(0, 32, 0.05, 0.01), DraftBudget(64, 32, 0.05, 0.0)])
 def test_stops_when_told_to_in_the_middle_of_its_work(told: DraftBudget) -> None:
     """By a budget that allows nothing, or nothing ahead."""
-    model = ModelDrafter(FakeRunner(INFO, FakeEngine(0.0, 0.754)), INFO)
+    model = ModelDrafter(RunnerEngine(FakeRunner(INFO, FakeEngine(0.0, 0.754)), INFO), INFO)
     drafter = Drafter(INFO, Limits(4, 64, 32), model)
     drafter.handle(0, DraftBudget(64, 32, 0.05, 0.01))
     drafter.handle(0, OpenSequences((OpenSequence(1, 1, PROMPT, SamplingParams(max_tokens=100)),)))

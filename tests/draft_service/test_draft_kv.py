@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from collections.abc import Sequence
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draft_service.draft_kv import DraftKV
@@ -56,12 +58,63 @@ def test_entries_follow_commits(data) -> None:
             assert memory[slot] == node and slot >= len(tokens)
 
 
+def nowhere(old: Sequence[int], new: Sequence[int]) -> None:
+    raise AssertionError(f"{old} need not go to {new}")
+
+
 def test_reserve_and_release() -> None:
     pool = BlockPool(3)
     kv = DraftKV(pool)
-    assert kv.reserve(17) and len(kv.blocks) == 2
-    assert kv.reserve(5) and len(kv.blocks) == 2
-    assert not kv.reserve(49)
-    assert kv.reserve(48) and pool.free_blocks == 0
+    assert kv.reserve(17, nowhere) and len(kv.blocks) == 2
+    assert kv.reserve(5, nowhere) and len(kv.blocks) == 2
+    assert not kv.reserve(49, nowhere)
+    assert kv.reserve(48, nowhere) and pool.free_blocks == 0
     kv.release()
     assert pool.free_blocks == 3 and kv.fed == 0 and kv.blocks == []
+
+
+def test_a_piece_that_cannot_grow_is_exchanged_for_a_longer_one() -> None:
+    """Two neighbours; entries go along before the old blocks are free."""
+    pool = BlockPool(14)
+    first, second = DraftKV(pool), DraftKV(pool)
+    went: list[tuple[list[int], list[int], int]] = []
+
+    def relocate(old: Sequence[int], new: Sequence[int]) -> None:
+        went.append((list(old), list(new), pool.free_blocks))
+
+    assert first.reserve(32, nowhere) and second.reserve(32, nowhere)
+    assert first.reserve(3 * 16, relocate)
+    assert went == [([1, 2], [5, 6, 7, 8], 6)]  # half as long again, while the old ones are held
+    assert first.blocks == [5, 6, 7, 8] and pool.free_blocks == 8
+    assert first.reserve(6 * 16, nowhere) and first.blocks == [5, 6, 7, 8, 9, 10]
+    assert second.reserve(3 * 16, relocate)
+    assert went[1:] == [([3, 4], [11, 12, 13, 14], 2)]
+    assert not first.reserve(7 * 16, relocate)  # 1 to 4 are free, and one piece
+    assert first.blocks == [5, 6, 7, 8, 9, 10] and len(went) == 2
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200)), max_size=30))
+def test_pieces_stay_pieces_and_nothing_is_lost(steps) -> None:
+    """Sequences come, grow and go in any order; a block remembers what was put there last."""
+    pool = BlockPool(40)
+    memory: dict[int, tuple[int, int]] = {}
+    kvs = [DraftKV(pool) for _ in range(4)]
+
+    def relocate(old: Sequence[int], new: Sequence[int]) -> None:
+        assert not set(old) & set(new)
+        memory.update({there: memory[here] for here, there in zip(old, new, strict=False)})
+
+    for owner, entries in steps:
+        kv = kvs[owner]
+        held = len(kv.blocks)
+        if entries == 0:
+            kv.release()
+        elif kv.reserve(entries, relocate):
+            assert 16 * len(kv.blocks) >= entries
+            assert all(memory[block] == (owner, n) for n, block in enumerate(kv.blocks[:held]))
+            memory |= {block: (owner, number) for number, block in enumerate(kv.blocks)}
+        for kv in kvs:
+            first = kv.blocks[0] if kv.blocks else 0
+            assert kv.blocks == list(range(first, first + len(kv.blocks)))
+        assert pool.free_blocks == 40 - sum(len(kv.blocks) for kv in kvs)

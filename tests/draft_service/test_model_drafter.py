@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 
 import pytest
-import torch
 from support.plain_decoding import decode
 from support.scripted_target import (
     ScriptedTarget,
@@ -18,10 +17,13 @@ from support.scripted_target import (
 from support.tiny_models import make_tiny_llama
 
 from draft_service.drafter import Drafter
+from draft_service.engine.draft_engine import DraftEngine, Extension, Guesses
+from draft_service.engine.lean import LeanEngine
+from draft_service.engine.rows import rows_of
 from draft_service.identity import read_target
 from draft_service.model_drafter import CATCH_UP_ROWS, ModelDrafter
 from foredraft.config import EngineConfig
-from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.engine.runner import ModelRunner
 from foredraft.params import SamplingParams, Speculation
 from foredraft.wire.messages import (
     CloseDrafts,
@@ -39,8 +41,13 @@ LIMITS = Limits(max_sequences=8, max_nodes=24, max_depth=8)
 BUDGET = DraftBudget(24, 8, 0.02)
 
 
-def load(path, **fields) -> ModelRunner:
-    return ModelRunner.load(EngineConfig(path, dtype="float32", kv_memory_mib=4, **fields))
+def load(path) -> ModelRunner:
+    return ModelRunner.load(EngineConfig(path, dtype="float32", kv_memory_mib=4))
+
+
+def load_draft(path, target: ModelInfo, *, static: bool = False) -> LeanEngine:
+    settings = EngineConfig(path, dtype="float32", kv_memory_mib=4)
+    return LeanEngine.load(settings, target, static=static)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +60,19 @@ def runner(directory) -> ModelRunner:
     return load(directory)
 
 
-def make_drafter(runner, target: ModelInfo, budget: DraftBudget = BUDGET) -> Drafter:
-    drafter = Drafter(target, LIMITS, ModelDrafter(runner, target))
+@pytest.fixture(scope="module", params=[False, True], ids=["pieces", "static"])
+def engine(directory, request) -> LeanEngine:
+    """The twin as a draft, in passes of any shape and of fixed shapes."""
+    return load_draft(directory, read_target(directory), static=request.param)
+
+
+@pytest.fixture(scope="module")
+def pieces(directory) -> LeanEngine:
+    return load_draft(directory, read_target(directory))
+
+
+def make_drafter(engine: DraftEngine, target: ModelInfo, budget: DraftBudget = BUDGET) -> Drafter:
+    drafter = Drafter(target, LIMITS, ModelDrafter(engine, target))
     drafter.handle(1, budget)
     return drafter
 
@@ -90,21 +108,20 @@ def kv_slots(drafter: Drafter) -> dict[int, int]:
     return {n: s for one in drafter._sequences.values() if one.kv for n, s in one.kv.slots.items()}
 
 
-class CorruptingRunner:
-    """A model runner that sees nothing but token 0 while ``corrupt`` is set."""
+class CorruptingEngine:
+    """A draft that guesses nothing but token 0 while ``corrupt`` is set."""
 
-    def __init__(self, runner: ModelRunner) -> None:
-        self._runner = runner
+    def __init__(self, engine: DraftEngine) -> None:
+        self._engine = engine
         self.corrupt = False
 
     def __getattr__(self, name: str):
-        return getattr(self._runner, name)
+        return getattr(self._engine, name)
 
-    def forward(self, batch: Sequence[SequenceRows]) -> torch.Tensor:
-        logits = self._runner.forward(batch).clone()
-        if self.corrupt:
-            logits[:, 1:] = -1e6
-        return logits
+    def extend(self, batch: Sequence[Extension]) -> Guesses:
+        guesses = self._engine.extend(batch)
+        looks = len(guesses.tokens)
+        return Guesses([[0]] * looks, [[1.0]] * looks) if self.corrupt else guesses
 
 
 NEVER_ZERO = {0: -1000.0}  # so that a corrupted guess is surely wrong
@@ -135,12 +152,14 @@ NEVER_ZERO = {0: -1000.0}  # so that a corrupted guess is surely wrong
     ],
     ids=["greedy", "sampled", "penalties"],
 )
-def test_a_twin_is_right_in_every_round_that_is_not_corrupted(directory, runner, params) -> None:
+def test_a_twin_is_right_in_every_round_that_is_not_corrupted(
+    directory, runner, engine, params
+) -> None:
     """300 tokens; the second pass of every third round guesses nonsense."""
     prompt = random_prompt(1)
     opened = open_model(1, prompt, params)
     target = ScriptedTarget(opened, decode(runner, prompt, 300, params))
-    corrupting = CorruptingRunner(runner)
+    corrupting = CorruptingEngine(engine)
     drafter = make_drafter(corrupting, read_target(directory))
     drafter.handle(1, OpenSequences((opened,)))
     rounds = corrupted = accepted = 0
@@ -166,16 +185,16 @@ def test_a_twin_is_right_in_every_round_that_is_not_corrupted(directory, runner,
     assert corrupted > 3 and accepted > 150
 
 
-def test_a_pause_without_drafts_leaves_the_twin_right(directory, runner) -> None:
+def test_a_pause_without_drafts_leaves_the_twin_right(directory, runner, engine) -> None:
     """Rounds whose drafts are switched off, short and longer than a catch-up pass."""
     params = SamplingParams(max_tokens=400, ignore_eos=True)
     prompt = random_prompt(2)
     opened = open_model(1, prompt, params)
     target = ScriptedTarget(opened, decode(runner, prompt, 250, params))
-    drafter = make_drafter(runner, read_target(directory))
+    drafter = make_drafter(engine, read_target(directory))
     drafter.handle(1, OpenSequences((opened,)))
     depths = []
-    for count in [8, 3, 8, 1, 8, CATCH_UP_ROWS + 20, 8, runner.chunk + 40, 8]:
+    for count in [8, 3, 8, 1, 8, CATCH_UP_ROWS + 20, 8, engine.chunk + 40, 8]:
         drafting = count == 8
         drafter.handle(1, BUDGET if drafting else DraftBudget(0, 0, 1.0))
         for _ in range(count):
@@ -190,13 +209,13 @@ def test_a_pause_without_drafts_leaves_the_twin_right(directory, runner) -> None
     assert sum(depths) > 60
 
 
-def test_a_long_prompt_is_prefilled_while_the_answers_go_out(directory, runner) -> None:
+def test_a_long_prompt_is_prefilled_while_the_answers_go_out(directory, runner, pieces) -> None:
     """The verifier is never kept waiting for the drafter's own prefill."""
     params = SamplingParams(max_tokens=400, ignore_eos=True)
-    prompt = random_prompt(3, length=3 * runner.chunk + 5)
+    prompt = random_prompt(3, length=3 * pieces.chunk + 5)
     opened = open_model(1, prompt, params)
     target = ScriptedTarget(opened, decode(runner, prompt, 40, params))
-    drafter = make_drafter(runner, read_target(directory))
+    drafter = make_drafter(pieces, read_target(directory))
     drafter.handle(1, OpenSequences((opened,)))
     (group,) = groups_of(drafter.draft())
     assert group.complete and not group.tokens and drafter.busy
@@ -210,9 +229,9 @@ def test_a_long_prompt_is_prefilled_while_the_answers_go_out(directory, runner) 
     assert len(target.proposed) > 10
 
 
-def test_many_sequences_in_one_batch(directory, runner) -> None:
+def test_many_sequences_in_one_batch(directory, runner, engine) -> None:
     """Unequal prompts and parameters share passes; each twin is right."""
-    drafter = make_drafter(runner, read_target(directory))
+    drafter = make_drafter(engine, read_target(directory))
     targets = []
     for index in range(6):
         params = SamplingParams(
@@ -231,7 +250,7 @@ def test_many_sequences_in_one_batch(directory, runner) -> None:
     assert all(len(target.proposed) > 20 for target in targets)
 
 
-def test_suffix_and_model_share_one_tree(directory, runner) -> None:
+def test_suffix_and_model_share_one_tree(directory, runner, pieces) -> None:
     """Guesses of both sources hang below each other and the model's stay right."""
     params = SamplingParams(max_tokens=400, ignore_eos=True, logit_bias={20: 60.0})
     prompt = random_prompt(5)
@@ -239,7 +258,7 @@ def test_suffix_and_model_share_one_tree(directory, runner) -> None:
     free = SamplingParams(max_tokens=400, ignore_eos=True)
     opened = OpenSequence(1, 0, tuple(text), free)
     target = ScriptedTarget(opened, decode(runner, text, 60, free))
-    drafter = make_drafter(runner, read_target(directory))
+    drafter = make_drafter(pieces, read_target(directory))
     drafter.handle(1, OpenSequences((opened,)))
     sources = set()
     while not target.done:
@@ -250,14 +269,14 @@ def test_suffix_and_model_share_one_tree(directory, runner) -> None:
     assert sources == {Source.MODEL, Source.SUFFIX}
 
 
-def test_nothing_below_an_end_and_drafting_goes_on_after_it(directory, runner) -> None:
+def test_nothing_below_an_end_and_drafting_goes_on_after_it(directory, runner, pieces) -> None:
     """The draft loves EOS, the target never takes it."""
     params = SamplingParams(max_tokens=100, logit_bias={2: 100.0})
     prompt = random_prompt(6)
     opened = open_model(1, prompt, params)
     free = SamplingParams(max_tokens=100, logit_bias={2: -100.0})
     target = ScriptedTarget(opened, decode(runner, prompt, 20, free))
-    drafter = make_drafter(runner, read_target(directory))
+    drafter = make_drafter(pieces, read_target(directory))
     drafter.handle(1, OpenSequences((opened,)))
     rounds = 0
     while not target.done:
@@ -269,11 +288,11 @@ def test_nothing_below_an_end_and_drafting_goes_on_after_it(directory, runner) -
     assert rounds < 20  # siblings of the end still help
 
 
-def test_min_tokens_keeps_the_end_away(directory, runner) -> None:
+def test_min_tokens_keeps_the_end_away(directory, engine) -> None:
     params = SamplingParams(max_tokens=100, min_tokens=50, logit_bias={2: 100.0})
     opened = open_model(1, random_prompt(6), params)
     target = ScriptedTarget(opened, random_prompt(6))
-    drafter = make_drafter(runner, read_target(directory))
+    drafter = make_drafter(engine, read_target(directory))
     drafter.handle(1, OpenSequences((opened,)))
     exchange(drafter, [target])
     assert len(target.tree) > 0
@@ -284,7 +303,8 @@ def test_a_draft_with_a_shorter_context_stops_and_the_suffix_goes_on(
     tmp_path, directory, runner
 ) -> None:
     """Drafter 64, target 512; another sequence keeps its model guesses."""
-    short = load(make_tiny_llama(tmp_path / "short", context=64))
+    info = read_target(directory)
+    short = load_draft(make_tiny_llama(tmp_path / "short", context=64), info)
     params = SamplingParams(max_tokens=400, ignore_eos=True)
     opened = [
         OpenSequence(1, 0, tuple(random_prompt(7, 60)), params),
@@ -296,7 +316,7 @@ def test_a_draft_with_a_shorter_context_stops_and_the_suffix_goes_on(
     ]
     texts[0][100:] = texts[0][40:100]  # something for the suffix cache
     targets = [ScriptedTarget(one, text) for one, text in zip(opened, texts, strict=True)]
-    drafter = make_drafter(short, read_target(directory), DraftBudget(24, 8, 0.0))
+    drafter = make_drafter(short, info, DraftBudget(24, 8, 0.0))
     drafter.handle(1, OpenSequences(tuple(opened)))
     sources_behind = set()
     while not all(target.done for target in targets):
@@ -312,7 +332,7 @@ def test_a_draft_with_a_shorter_context_stops_and_the_suffix_goes_on(
         check_kv(drafter)
     assert sources_behind == {Source.SUFFIX}
     assert any(source is Source.MODEL for *_, source in targets[1].proposed)
-    assert short.kv.free_blocks + _held(drafter) == short.kv.total_blocks
+    assert short.pool.free_blocks + _held(drafter) == short.pool.total_blocks
 
 
 def _held(drafter: Drafter) -> int:
@@ -323,14 +343,14 @@ def test_padded_vocabularies(tmp_path) -> None:
     """Target 160 rows, drafter 128 rows, 120 real tokens."""
     target_dir = make_tiny_llama(tmp_path / "target", vocab=160, real_vocab=120)
     draft_dir = make_tiny_llama(tmp_path / "draft", vocab=128, real_vocab=120, seed=1)
-    target_runner, draft_runner = load(target_dir), load(draft_dir)
     info = read_target(target_dir)
-    assert info.vocab_size == 120 == draft_runner.info.vocab_size
+    target_runner, draft = load(target_dir), load_draft(draft_dir, info)
+    assert info.vocab_size == 120 == draft.info.vocab_size
     params = SamplingParams(max_tokens=60, ignore_eos=True, temperature=1.0, seed=3)
     prompt = random_prompt(9, vocab=120)
     opened = open_model(1, prompt, params)
     target = ScriptedTarget(opened, decode(target_runner, prompt, 50, params))
-    drafter = make_drafter(draft_runner, info)
+    drafter = make_drafter(draft, info)
     drafter.handle(1, OpenSequences((opened,)))
     while not target.done:
         exchange(drafter, [target])
@@ -338,36 +358,37 @@ def test_padded_vocabularies(tmp_path) -> None:
     assert target.proposed and all(token < 120 for _, token, _ in target.proposed)
 
 
-class RecordingRunner(CorruptingRunner):
+class RecordingEngine(CorruptingEngine):
     """Notes the largest token id and the last position that the model was fed."""
 
-    def __init__(self, runner: ModelRunner) -> None:
-        super().__init__(runner)
+    def __init__(self, engine: DraftEngine) -> None:
+        super().__init__(engine)
         self.largest_token = self.last_position = 0
 
-    def forward(self, batch):
-        for rows in batch:
-            self.largest_token = max(self.largest_token, *rows.tokens)
-            ends = [rows.context - 1 + len(path) for path in rows.paths]
-            self.last_position = max(self.last_position, *ends)
-        return super().forward(batch)
+    def extend(self, batch):
+        rows = rows_of(batch)
+        self.largest_token = max(self.largest_token, *rows.tokens)
+        self.last_position = max(self.last_position, *rows.positions)
+        return super().extend(batch)
 
     def prefill(self, blocks, tokens, start):
         self.largest_token = max(self.largest_token, *tokens)
         self.last_position = max(self.last_position, start + len(tokens) - 1)
-        self._runner.prefill(blocks, tokens, start)
+        self._engine.prefill(blocks, tokens, start)
 
 
 def test_the_context_of_the_draft_is_used_to_its_end_and_then_given_back(
     tmp_path, directory, runner
 ) -> None:
     """The last row stands at position 63 of 64; afterwards no memory is held."""
-    short = RecordingRunner(load(make_tiny_llama(tmp_path / "short", context=64)))
+    info = read_target(directory)
+    short_dir = make_tiny_llama(tmp_path / "short", context=64)
+    short = RecordingEngine(load_draft(short_dir, info))
     prompt = random_prompt(7, 62)
     params = SamplingParams(max_tokens=400, ignore_eos=True)
     opened = open_model(1, prompt, params)
     target = ScriptedTarget(opened, decode(runner, prompt, 4, params))
-    drafter = make_drafter(short, read_target(directory), DraftBudget(24, 8, 0.0))
+    drafter = make_drafter(short, info, DraftBudget(24, 8, 0.0))
     drafter.handle(1, OpenSequences((opened,)))
     exchange(drafter, [target])  # the prompt is prefilled
     assert drafter.handle(1, Commits((target.step(),))) == []
@@ -377,7 +398,7 @@ def test_the_context_of_the_draft_is_used_to_its_end_and_then_given_back(
     assert drafter.handle(1, Commits((target.step(most=1),))) == []
     exchange(drafter, [target])
     assert target.complete and short.last_position == 63
-    assert short.kv.free_blocks == short.kv.total_blocks
+    assert short.pool.free_blocks == short.pool.total_blocks
 
 
 def test_a_draft_with_too_few_rows_is_never_fed_an_unknown_id(tmp_path) -> None:
@@ -385,13 +406,13 @@ def test_a_draft_with_too_few_rows_is_never_fed_an_unknown_id(tmp_path) -> None:
     target_dir = make_tiny_llama(tmp_path / "target", vocab=160, real_vocab=140)
     draft_dir = make_tiny_llama(tmp_path / "draft", vocab=128, real_vocab=140)
     info = read_target(target_dir)
-    runner = RecordingRunner(load(draft_dir))
+    engine = RecordingEngine(load_draft(draft_dir, info))
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     prompt = random_prompt(9, vocab=120)
     unknown = [130, *prompt[:10], 130]
     opened = OpenSequence(1, 0, tuple(prompt), params)
     target = ScriptedTarget(opened, [*prompt, *prompt[:5], *unknown, *prompt, *prompt])
-    drafter = make_drafter(runner, info)
+    drafter = make_drafter(engine, info)
     drafter.handle(1, OpenSequences((opened,)))
     while not target.done:
         exchange(drafter, [target])
@@ -399,15 +420,16 @@ def test_a_draft_with_too_few_rows_is_never_fed_an_unknown_id(tmp_path) -> None:
             assert all(node.source is Source.SUFFIX for node in target.tree.walk())
         commit_all(drafter, [target])
     assert {source for *_, source in target.proposed} == {Source.MODEL, Source.SUFFIX}
-    assert 0 < runner.largest_token < 128
-    assert runner.kv.free_blocks == runner.kv.total_blocks
+    assert 0 < engine.largest_token < 128
+    assert engine.pool.free_blocks == engine.pool.total_blocks
 
 
 def test_a_full_pool_costs_guesses_and_nothing_else(directory) -> None:
     """Sequences that get no blocks are answered empty; closing others brings theirs back."""
-    small = load(directory)
-    small.kv.allocate(small.kv.free_blocks - 2 * small.kv.blocks_for(21 + 24))
-    free = small.kv.free_blocks
+    small = load_draft(directory, read_target(directory))
+    pool = small.pool
+    pool.allocate(pool.free_blocks - 2 * pool.blocks_for(21 + 24))
+    free = pool.free_blocks
     params = SamplingParams(max_tokens=100, ignore_eos=True)
     opened = [open_model(index, random_prompt(index), params) for index in range(4)]
     targets = [ScriptedTarget(one, [*one.prompt, *random_prompt(20)]) for one in opened]
@@ -419,23 +441,23 @@ def test_a_full_pool_costs_guesses_and_nothing_else(directory) -> None:
     for target in targets:
         if target.proposed:
             drafter.handle(1, CloseDrafts((CloseSequence(target.opened.seq_id, 0),)))
-    assert small.kv.free_blocks == free
+    assert pool.free_blocks == free
     waiting = [target for target in targets if not target.proposed]
     commit_all(drafter, waiting)
     exchange(drafter, waiting)
     assert all(target.proposed for target in waiting)
     drafter.end_stream(1)
-    assert small.kv.free_blocks == free and len(drafter) == 0
+    assert pool.free_blocks == free and len(drafter) == 0
 
 
-class FailingRunner(CorruptingRunner):
-    def forward(self, batch):
+class FailingEngine(CorruptingEngine):
+    def extend(self, batch):
         raise RuntimeError("device lost")
 
 
-def test_a_model_that_fails_leaves_suffix_drafting(directory, runner, caplog) -> None:
-    free = runner.kv.free_blocks
-    drafter = make_drafter(FailingRunner(runner), read_target(directory))
+def test_a_model_that_fails_leaves_suffix_drafting(directory, pieces, caplog) -> None:
+    free = pieces.pool.free_blocks
+    drafter = make_drafter(FailingEngine(pieces), read_target(directory))
     params = SamplingParams(max_tokens=100, ignore_eos=True)
     prompt = [5, 6, 7] * 10
     opened = OpenSequence(1, 0, tuple(prompt), params)
@@ -446,11 +468,11 @@ def test_a_model_that_fails_leaves_suffix_drafting(directory, runner, caplog) ->
         assert target.complete
         commit_all(drafter, [target])
     assert any(source is Source.SUFFIX for *_, source in target.proposed)
-    assert runner.kv.free_blocks == free
+    assert pieces.pool.free_blocks == free
     assert "device lost" in caplog.text
 
 
-def test_commits_between_passes_re_root_at_once(directory, runner) -> None:
+def test_commits_between_passes_re_root_at_once(directory, runner, engine) -> None:
     """A commit that comes in while the model works: the next pass is for the new root.
 
     The target takes less than it could at times, so that parts of the tree live on.
@@ -459,7 +481,7 @@ def test_commits_between_passes_re_root_at_once(directory, runner) -> None:
     prompt = random_prompt(11)
     opened = open_model(1, prompt, params)
     target = ScriptedTarget(opened, decode(runner, prompt, 80, params))
-    drafter = make_drafter(runner, read_target(directory))
+    drafter = make_drafter(engine, read_target(directory))
     drafter.handle(1, OpenSequences((opened,)))
     rng = random.Random(0)
     kept = 0
@@ -476,13 +498,13 @@ def test_commits_between_passes_re_root_at_once(directory, runner) -> None:
     assert len(target.proposed) > 20 and kept > 5
 
 
-def test_few_messages_per_root(directory, runner) -> None:
+def test_few_messages_per_root(directory, runner, pieces) -> None:
     """Eight passes for one root go out in at most five messages."""
     params = SamplingParams(max_tokens=400, ignore_eos=True)
     prompt = random_prompt(12)
     opened = open_model(1, prompt, params)
     target = ScriptedTarget(opened, decode(runner, prompt, 100, params))
-    drafter = make_drafter(runner, read_target(directory), DraftBudget(24, 8, 0.001))
+    drafter = make_drafter(pieces, read_target(directory), DraftBudget(24, 8, 0.001))
     drafter.handle(1, OpenSequences((opened,)))
     most = 0
     while not target.done:

@@ -14,6 +14,7 @@ from support.tiny_models import EOS, make_tiny_llama
 from support.verify_driver import VerifyDriver
 
 from draft_service.drafter import Drafter
+from draft_service.engine.lean import LeanEngine
 from draft_service.identity import read_target
 from draft_service.model_drafter import ModelDrafter
 from draft_service.model_pass import Evaluation
@@ -38,8 +39,8 @@ PROMPT = [random.Random(1).randrange(3, 128) for _ in range(20)]
 BIAS = {IDS[5]: 2.0, IDS[9]: -50.0, next(i for i in range(3, 128) if i not in IDS): 3.0}
 
 
-def load(path: Path) -> ModelRunner:
-    return ModelRunner.load(EngineConfig(path, kv_memory_mib=4))
+def load_draft(path: Path, target: ModelInfo) -> LeanEngine:
+    return LeanEngine.load(EngineConfig(path, kv_memory_mib=4), target)
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +50,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runner(directory: Path) -> ModelRunner:
-    return load(directory)
+    return ModelRunner.load(EngineConfig(directory, kv_memory_mib=4))
 
 
 @pytest.fixture(scope="module")
-def reduced(directory: Path) -> ModelRunner:
-    return load(reduced_twin(directory, directory.parent / "reduced", IDS))
+def whole(directory: Path) -> LeanEngine:
+    return load_draft(directory, read_target(directory))
+
+
+@pytest.fixture(scope="module")
+def reduced(directory: Path) -> LeanEngine:
+    twin = reduced_twin(directory, directory.parent / "reduced", IDS)
+    return load_draft(twin, read_target(directory))
 
 
 def opened_with(params: SamplingParams) -> OpenSequence:
@@ -62,10 +69,10 @@ def opened_with(params: SamplingParams) -> OpenSequence:
 
 
 def guesses_along(
-    runner: ModelRunner, target: ModelInfo, params: SamplingParams, text: Sequence[int]
+    engine: LeanEngine, target: ModelInfo, params: SamplingParams, text: Sequence[int]
 ) -> list[list[int]]:
     """The model's tokens after every place of the answer, best first."""
-    model = ModelDrafter(runner, target)
+    model = ModelDrafter(engine, target)
     sequence = DraftSequence(1, opened_with(params), target, LIMITS, Calibration())
     found = []
     for token in text[len(PROMPT) :]:
@@ -95,11 +102,15 @@ CASES = {
 
 @pytest.mark.parametrize("params", CASES.values(), ids=CASES)
 def test_guesses_are_those_of_the_full_twin_that_are_there(
-    directory: Path, runner: ModelRunner, reduced: ModelRunner, params: SamplingParams
+    directory: Path,
+    runner: ModelRunner,
+    whole: LeanEngine,
+    reduced: LeanEngine,
+    params: SamplingParams,
 ) -> None:
     target = read_target(directory)
     text = decode(runner, PROMPT, 60, params, target.eos_token_ids)
-    full = guesses_along(runner, target, params, text)
+    full = guesses_along(whole, target, params, text)
     few = guesses_along(reduced, target, params, text)
     assert all(set(guesses) <= set(IDS) for guesses in few)
     there = [(a, b) for a, b in zip(full, few, strict=True) if a[0] in IDS]
@@ -111,7 +122,7 @@ def test_guesses_are_those_of_the_full_twin_that_are_there(
         assert b[: len(kept)] == kept
 
 
-def test_the_end_is_not_guessed_before_min_tokens(directory: Path, reduced: ModelRunner) -> None:
+def test_the_end_is_not_guessed_before_min_tokens(directory: Path, reduced: LeanEngine) -> None:
     params = SamplingParams(max_tokens=100, min_tokens=5, logit_bias={EOS: 100.0})
     text = [*PROMPT, *IDS[3:13]]
     guesses = guesses_along(reduced, read_target(directory), params, text)
@@ -123,9 +134,9 @@ def test_ids_that_the_target_lacks_are_never_guessed(tmp_path: Path) -> None:
     """The tokenizer has 128 entries, the target rows for 100 of them only."""
     target = read_target(make_tiny_llama(tmp_path / "target", vocab=100, real_vocab=128))
     draft = make_tiny_llama(tmp_path / "draft", vocab=128)
-    runner = load(reduced_twin(draft, tmp_path / "reduced", [50, 99, 100, 127]))
+    engine = load_draft(reduced_twin(draft, tmp_path / "reduced", [50, 99, 100, 127]), target)
     params = SamplingParams(max_tokens=100, logit_bias={127: 100.0, 100: 90.0})
-    model = ModelDrafter(runner, target)
+    model = ModelDrafter(engine, target)
     opened = OpenSequence(1, 0, (5, 6, 7), params, speculation=Speculation.MODEL)
     sequence = DraftSequence(1, opened, target, LIMITS, Calibration())
     assert model.prepare(sequence)
@@ -136,8 +147,8 @@ def test_ids_that_the_target_lacks_are_never_guessed(tmp_path: Path) -> None:
 class Guesses:
     """A drafter as the verify driver wants it: told the text so far, it gives its whole tree."""
 
-    def __init__(self, runner: ModelRunner, target: ModelInfo, params: SamplingParams) -> None:
-        self._drafter = Drafter(target, LIMITS, ModelDrafter(runner, target))
+    def __init__(self, engine: LeanEngine, target: ModelInfo, params: SamplingParams) -> None:
+        self._drafter = Drafter(target, LIMITS, ModelDrafter(engine, target))
         self._drafter.handle(1, DraftBudget(24, 8, 0.02))
         self._drafter.handle(1, OpenSequences((opened_with(params),)))
         self._known = len(PROMPT)
@@ -154,7 +165,7 @@ class Guesses:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_text_is_the_same_with_a_reduced_draft(
-    directory: Path, runner: ModelRunner, reduced: ModelRunner, name: str
+    directory: Path, runner: ModelRunner, reduced: LeanEngine, name: str
 ) -> None:
     target = read_target(directory)
     options = {field: getattr(CASES[name], field) for field in CASES[name].__slots__}

@@ -254,22 +254,3 @@ def test_padding_rows_of_the_vocabulary_are_not_served(tmp_path: Path) -> None:
     runner = load(directory, "float32")
     assert runner.info.vocab_size == 120
     assert one_by_one(runner, [3, 4], [5]).shape == (1, 120)
-
-
-def test_a_draft_need_not_pad_and_computes_the_same_but_for_rounding(tmp_path: Path) -> None:
-    shape = SHAPES["llama-groups-of-3"]
-    directory = make_tiny_model(tmp_path, context=CONTEXT, norm_spread=0.3, **shape)
-    settings = EngineConfig(directory, dtype="float32", threads=2, kv_memory_mib=16)
-    padded, free = (
-        ModelRunner.load(replace(settings, same_bits=same_bits)) for same_bits in (True, False)
-    )
-    assert free._tiles.linear.rows == free._tiles.attention.rows == 1
-    for context, count in ((3, 1), (64, 2), (122, 9), (190, 24)):
-        prompt, tokens = random_tokens(context), random_tokens(count, seed=context)
-        paths = random_tree(context, count, random.Random(context))
-        exact, rounded = (
-            each.forward([SequenceRows(prefilled(each, prompt), context, tokens, paths)])
-            for each in (padded, free)
-        )
-        torch.testing.assert_close(rounded, exact, atol=1e-4, rtol=1e-4)
-        assert torch.equal(rounded.argmax(-1), exact.argmax(-1))

@@ -1,0 +1,122 @@
+"""Attention over memory in which every sequence lies in one piece.
+
+Both kinds write the entries of new rows and let the library do the rest; queries come scaled.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from draft_service.engine.memory import SlotMemory
+from draft_service.engine.rows import Piece, Rows
+
+
+class Attention(Protocol):
+    """The attention of one pass."""
+
+    def write(self, layer: int, entries: Tensor) -> None:
+        """Put keys and values of the new rows in place: [rows, 2 * kv_heads, head_dim]."""
+
+    def __call__(self, layer: int, q: Tensor) -> Tensor:
+        """For q [rows, heads, head_dim], once they are written: [rows, heads * head_dim]."""
+
+
+class PieceAttention:
+    """Sequence after sequence, each read as it lies: shapes follow the texts."""
+
+    def __init__(self, memory: SlotMemory, rows: Rows, group: int) -> None:
+        entries = memory.entries
+        self._layers = entries.unbind()
+        self._slots = torch.tensor(rows.slots, device=entries.device)
+        self._pieces = [_PieceView(entries, rows, piece, group) for piece in rows.pieces]
+
+    def write(self, layer: int, entries: Tensor) -> None:
+        _write(self._layers[layer], self._slots, entries)
+
+    def __call__(self, layer: int, q: Tensor) -> Tensor:
+        found = [piece(layer, q) for piece in self._pieces]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+
+class _PieceView:
+    """What one sequence's rows see, in every layer."""
+
+    def __init__(self, entries: Tensor, rows: Rows, piece: Piece, group: int) -> None:
+        self._rows = piece.rows
+        self._mask = _mask(rows, piece, group, entries)
+        own = entries.narrow(3, piece.first, piece.used)
+        self._planes = own.flatten(0, 1).unsqueeze(1).unbind()  # keys and values in turn
+
+    def __call__(self, layer: int, q: Tensor) -> Tensor:
+        """For q [rows of all, heads, head_dim]: [rows, heads * head_dim]."""
+        keys, values = self._planes[2 * layer : 2 * layer + 2]
+        (rows, _, head_dim), kv_heads = (own := q[self._rows]).shape, keys.shape[1]
+        by_head = own.view(rows, kv_heads, -1, head_dim).transpose(0, 1)
+        by_head = by_head.reshape(1, kv_heads, -1, head_dim)
+        found = scaled_dot_product_attention(by_head, keys, values, self._mask, scale=1.0)
+        return found.view(kv_heads, rows, -1, head_dim).transpose(0, 1).reshape(rows, -1)
+
+
+class GatheredAttention:
+    """All rows at once, each with its own copy of what it may see: shapes are fixed.
+
+    Args:
+        slots, firsts, seen: of each row, int64 [rows], as in `Rows`; ``firsts`` are physical slots
+            at which the rows' sequences begin.
+        lines: int64 [rows, n], a row's own slot where it sees no other.
+        reach: entries that are copied; slots from there on must not be seen.
+    """
+
+    def __init__(
+        self,
+        memory: SlotMemory,
+        slots: Tensor,
+        firsts: Tensor,
+        seen: Tensor,
+        lines: Tensor,
+        reach: int,
+    ) -> None:
+        self._entries = memory.entries
+        self._slots = slots
+        numbers = torch.arange(reach, device=slots.device)
+        visible = (numbers < seen[:, None]).scatter_(1, lines, True)
+        # A neighbour's memory is never read: what it holds need not be finite.
+        last = lines.amax(1).maximum(seen - 1)
+        self._index = (numbers.minimum(last[:, None]) + firsts[:, None]).view(-1)
+        hidden = torch.zeros_like(visible, dtype=memory.entries.dtype)
+        self._mask = hidden.masked_fill_(~visible, -torch.inf)[:, None, None]
+
+    def write(self, layer: int, entries: Tensor) -> None:
+        _write(self._entries[layer], self._slots, entries)
+
+    def __call__(self, layer: int, q: Tensor) -> Tensor:
+        rows, _, head_dim = q.shape
+        _, kv_heads, _, _ = self._entries[layer].shape
+        gathered = self._entries[layer].index_select(2, self._index)
+        keys, values = gathered.view(2, kv_heads, rows, -1, head_dim).transpose(1, 2).unbind()
+        by_head = q.view(rows, kv_heads, -1, head_dim)
+        mask = self._mask.expand(-1, kv_heads, by_head.shape[2], -1)
+        found = scaled_dot_product_attention(by_head, keys, values, mask, scale=1.0)
+        return found.reshape(rows, -1)
+
+
+def _write(memory: Tensor, slots: Tensor, entries: Tensor) -> None:
+    rows, _, head_dim = entries.shape
+    memory.index_copy_(2, slots, entries.view(rows, 2, -1, head_dim).permute(1, 2, 0, 3))
+
+
+def _mask(rows: Rows, piece: Piece, group: int, like: Tensor) -> Tensor | None:
+    """0 or -inf for each query head of a row: [rows * group, used]; None if all is seen."""
+    seen, lines = rows.seen[piece.rows], rows.lines[piece.rows]
+    visible = np.arange(piece.used) < np.array(seen)[:, None]
+    for row, line in zip(visible, lines, strict=True):
+        row[list(line)] = True
+    if visible.all():
+        return None
+    mask = torch.from_numpy(np.where(visible, np.float32(0.0), np.float32(-np.inf)))
+    return mask.repeat_interleave(group, dim=0).to(like.device, like.dtype)
