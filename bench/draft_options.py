@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from bench.cells import DRAFTS, MAX_DEPTH, MIN_SURVIVAL, SELF_TUNED
-from bench.values import names_of
+from bench.values import names_of, several
 from bench.workloads import KINDS
 from foredraft.cli.options import DRAFT_NAMES, number_in, positive_int
 from foredraft.config import DTYPES
@@ -73,10 +71,6 @@ def _threshold(text: str) -> float | None:
     return None if text == SELF_TUNED else number_in(_SURVIVAL)(text)
 
 
-def _several(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    return lambda text: [read(part) for part in text.split(",")]
-
-
 def _parser(text: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="foredraft bench drafts",
@@ -102,7 +96,7 @@ def _parser(text: str) -> argparse.ArgumentParser:
     add("--limit", type=positive_int, metavar="N", help="rows of every group (default all)")
     add("--answers", type=Path, metavar="FILE", help="recorded answers; made where it lacks them")
     add("--reference", action="store_true", help="the rows' own answers instead")
-    add("--temperatures", type=_several(float), default=[0.0], metavar="T,…")
+    add("--temperatures", type=several(float), default=[0.0], metavar="T,…")
     add("--max-tokens", type=positive_int, default=256, metavar="N")
     add("--seed", type=positive_int, default=1, metavar="N", help="a row's number is added")
     add("--ask-at-once", type=positive_int, default=32, metavar="N", help="while recording")
@@ -118,7 +112,7 @@ def _parser(text: str) -> argparse.ArgumentParser:
     )
     add(
         "--nodes",
-        type=_several(positive_int),
+        type=several(positive_int),
         default=[8, 24, 64],
         metavar="N,…",
         help="guesses a step may verify (default 8,24,64)",
@@ -128,7 +122,7 @@ def _parser(text: str) -> argparse.ArgumentParser:
     add("--at-once", type=positive_int, default=8, metavar="N", help="answers played together")
     add(
         "--thresholds",
-        type=_several(_threshold),
+        type=several(_threshold),
         default=[],
         metavar="P,…",
         help=f"replay trees with these thresholds, too, {SELF_TUNED} being the one that costs "

@@ -94,6 +94,8 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             return [
                 (f"{case['kernel']}, {case['shape']}", _kernel(case)) for case in report["cases"]
             ]
+        case "extension":
+            return [_extended(report)]
         case _:
             return [
                 (f"{name}, {report['prompts'].split('.')[0]}", _speed(row))
@@ -155,6 +157,18 @@ def _per_step(cells: list[dict[str, Any]]) -> str:
     steps = _listed(f"{cell['tokens_per_step']:.2f}" for cell in cells)
     nodes = _listed(str(cell["nodes"]) for cell in cells)
     return f"{steps} tokens/step ({nodes} nodes)"
+
+
+def _extended(report: dict[str, Any]) -> tuple[str, str]:
+    """Medians for every number of sequences."""
+    rows = report["rows"]
+    count = _listed(str(row["sequences"]) for row in rows)
+    what = f"one pass of a draft ({report['draft']}), context {report['context']}, {count} at once"
+    times = [
+        f"{name} {_listed(str(row[key]['p50']) for row in rows)} ms"
+        for name, key in (("from request to nodes", "extension_ms"), ("device", "device_ms"))
+    ]
+    return what, ", ".join(times)
 
 
 def _policies(report: dict[str, Any]) -> list[tuple[str, str]]:

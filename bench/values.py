@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from typing import Any
 
 
 def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
@@ -17,6 +18,11 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
         return names
 
     return read
+
+
+def several(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Reads values with commas between them, each as ``read`` does."""
+    return lambda text: [read(part) for part in text.split(",")]
 
 
 def two_or_more(text: str) -> int:

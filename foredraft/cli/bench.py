@@ -10,6 +10,7 @@ from foredraft.cli.options import Subparsers, add_command
 _BENCHMARKS = (
     "compare",
     "drafts",
+    "extension",
     "plots",
     "policy",
     "gateway",
