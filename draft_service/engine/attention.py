@@ -66,10 +66,10 @@ class GatheredAttention:
     """All rows at once, each with its own copy of what it may see: shapes are fixed.
 
     Args:
-        slots, firsts, seen: of each row, int64 [rows], as in `Rows`; ``firsts`` are physical slots
-            at which the rows' sequences begin.
-        lines: int64 [rows, n], a row's own slot where it sees no other.
-        reach: entries that are copied; slots from there on must not be seen.
+        slots, firsts, seen, last: of each row, int64 [rows]: where its entry goes; where its
+            sequence begins; so many slots from there on it sees; the last one that may be read.
+        lines: int64 [rows, n], slots that a row sees besides; its own where there are no others.
+        numbers: 0, 1, .. for as many slots as are copied; none behind them may be seen.
     """
 
     def __init__(
@@ -78,26 +78,24 @@ class GatheredAttention:
         slots: Tensor,
         firsts: Tensor,
         seen: Tensor,
+        last: Tensor,
         lines: Tensor,
-        reach: int,
+        numbers: Tensor,
     ) -> None:
-        self._entries = memory.entries
+        self._layers = memory.entries.unbind()
         self._slots = slots
-        numbers = torch.arange(reach, device=slots.device)
         visible = (numbers < seen[:, None]).scatter_(1, lines, True)
         # A neighbour's memory is never read: what it holds need not be finite.
-        last = lines.amax(1).maximum(seen - 1)
         self._index = (numbers.minimum(last[:, None]) + firsts[:, None]).view(-1)
-        hidden = torch.zeros_like(visible, dtype=memory.entries.dtype)
-        self._mask = hidden.masked_fill_(~visible, -torch.inf)[:, None, None]
+        self._mask = visible.to(memory.entries.dtype).log_()[:, None, None]  # 0 or -inf
 
     def write(self, layer: int, entries: Tensor) -> None:
-        _write(self._entries[layer], self._slots, entries)
+        _write(self._layers[layer], self._slots, entries)
 
     def __call__(self, layer: int, q: Tensor) -> Tensor:
         rows, _, head_dim = q.shape
-        _, kv_heads, _, _ = self._entries[layer].shape
-        gathered = self._entries[layer].index_select(2, self._index)
+        gathered = self._layers[layer].index_select(2, self._index)
+        kv_heads = gathered.shape[1]
         keys, values = gathered.view(2, kv_heads, rows, -1, head_dim).transpose(1, 2).unbind()
         by_head = q.view(rows, kv_heads, -1, head_dim)
         mask = self._mask.expand(-1, kv_heads, by_head.shape[2], -1)

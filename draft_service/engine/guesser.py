@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from draft_service.engine.draft_engine import WIDTH, Guesses
+from draft_service.engine.shortlist import SHORTLIST
 from foredraft.engine.noise import gumbel_rows, noise_key
 from foredraft.engine.output_ids import OutputIds
 from foredraft.engine.sampling import SampledRow, most_likely, only_noise, perturbed_scores
@@ -35,25 +36,52 @@ class Guesser:
             self._ids = self._output.ids
         self._tokens: NDArray[np.int64] = self._ids.cpu().numpy()
 
-    def guesses(self, logits: Tensor, looks: Sequence[SampledRow | None]) -> Guesses:
-        """``logits`` float32 [looks, columns] become scores where they are, and are used up."""
+    def guesses(
+        self,
+        logits: Tensor,
+        looks: Sequence[SampledRow | None],
+        exact: Callable[[Tensor], Tensor] | None = None,
+    ) -> Guesses:
+        """``logits`` float32 [looks, columns] become scores where they are, and are used up.
+
+        ``exact``: tells logits at places [looks, n], where ``logits`` are only nearly right.
+        """
         drawn = [(row, look) for row, look in enumerate(looks) if look is not None]
+        if exact is None:
+            self._score(logits, drawn)
+            places, chances = most_likely(logits, self.width)
+        else:
+            rough = logits.clone() if drawn else logits
+            self._score(logits, drawn)
+            places, chances = self._decided(logits, rough, exact)
+        return Guesses(self._tokens[places.cpu().numpy()].tolist(), chances.tolist())
+
+    def _score(self, logits: Tensor, drawn: Sequence[tuple[int, SampledRow]]) -> None:
         noisy = [(row, look) for row, look in drawn if only_noise(look)]
         if noisy:
             rows = [row for row, _ in noisy]
-            keys, heats = (torch.tensor(column) for column in zip(*map(_draw, noisy), strict=True))
+            keys, heats = map(torch.tensor, zip(*map(_draw, noisy), strict=True))
             logits[rows] = self.perturbed(logits[rows], keys[:, None], heats[:, None])
         for row, look in drawn:
             if not only_noise(look):
                 scores = perturbed_scores(logits[row], look, self._eos, self._output)
                 logits[row].copy_(scores)
-        places, chances = most_likely(logits, self.width)
-        return Guesses(self._tokens[places.cpu().numpy()].tolist(), chances.tolist())
+
+    def _decided(
+        self, scores: Tensor, rough: Tensor, exact: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The best of a shortlist, once what is wrong with their logits is mended."""
+        listed, places = torch.topk(scores, min(SHORTLIST, self.columns))
+        mended = listed + (exact(places) - rough.gather(-1, places))
+        best, order = torch.topk(mended, self.width)
+        first = torch.softmax(scores, dim=-1).gather(-1, places[:, :1])
+        chances = (best - listed[:, :1]).exp_().mul_(first).clamp_(max=1.0)
+        return places.gather(-1, order), chances
 
     def perturbed(self, logits: Tensor, keys: Tensor, temperatures: Tensor) -> Tensor:
         """``logits`` with every row's own noise; ``keys`` (int64) and temperatures: [rows, 1]."""
-        noise = gumbel_rows(keys, self._ids)
-        return noise.mul_(temperatures.to(noise.device)).add_(logits)
+        noise = gumbel_rows(keys.to(logits.device), self._ids)
+        return noise.mul_(temperatures.to(logits.device)).add_(logits)
 
     def best(self, scores: Tensor) -> Tensor:
         """Tokens and their chances as one tensor that a graph can fill: float32 [rows, 2, width].

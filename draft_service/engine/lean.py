@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -15,6 +16,7 @@ from draft_service.engine.forward import DraftForward
 from draft_service.engine.guesser import Guesser
 from draft_service.engine.memory import SlotMemory
 from draft_service.engine.rows import Rows, rows_of
+from draft_service.engine.shortlist import ShortlistHead, has_shortlist
 from draft_service.engine.static_pass import StaticPasses, shape_of
 from foredraft.config import EngineConfig
 from foredraft.engine.kv import BlockPool, block_bytes
@@ -54,6 +56,7 @@ class LeanEngine:
         self.chunk = _GPU_CHUNK if self._device.type == "cuda" else _CPU_CHUNK
         self._group = model.config.group
         self._forward = DraftForward(model)
+        self._shortlist = model.head if isinstance(model.head, ShortlistHead) else None
         vocab_size = min(target.vocab_size, info.vocab_size)
         self._guesser = Guesser(target, vocab_size, known, self._device)
         self._static = StaticPasses(self._forward, memory, self._guesser) if static else None
@@ -75,12 +78,17 @@ class LeanEngine:
         precision = choose_precision(settings.dtype, device)
         info = read_model_info(settings.model, config, precision.name)
         known = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
-        model = load_model(settings.model, config, precision, device, output=known)
+        if static is None:
+            static = device.type == "cuda"
+        half = precision.name == "float16" and not static
+        make_head = ShortlistHead if half and has_shortlist() else None
+        model = load_model(
+            settings.model, config, precision, device, output=known, make_head=make_head
+        )
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, precision.activation)
         memory = SlotMemory(config, blocks, precision.activation, device)
         log.info("draft %s on %s in %s: %d blocks", info.model_id, device, info.dtype, blocks)
-        on_gpu = device.type == "cuda"
-        return cls(model, memory, info, target, known, static=on_gpu if static is None else static)
+        return cls(model, memory, info, target, known, static=static)
 
     @property
     def pool(self) -> BlockPool:
@@ -115,7 +123,8 @@ class LeanEngine:
         shape = None if self._static is None else shape_of(rows)
         if self._static is not None and shape is not None:
             return self._static.run(rows, shape)
-        return self._guesser.guesses(self._logits(rows), rows.looks)
+        hidden = self._hidden(rows)
+        return self._guesser.guesses(self._logits(hidden), rows.looks, self._exact(hidden))
 
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy entries from slot to slot of one sequence; all reads come before the writes."""
@@ -133,17 +142,23 @@ class LeanEngine:
         rows = rows_of(batch)
         shape = None if self._static is None else shape_of(rows)
         if self._static is None or shape is None:
-            return _milliseconds(lambda: self._logits(rows), self._device)
+            return _milliseconds(lambda: self._logits(self._hidden(rows)), self._device)
         return _milliseconds(self._static.sent(rows, shape).launch, self._device)
 
-    def _logits(self, rows: Rows) -> Tensor:
-        """Of the rows that are looked at, float32 [looks, columns]."""
+    def _hidden(self, rows: Rows) -> Tensor:
+        """Of the rows that are looked at, as the head takes it: [looks, hidden]."""
         attention = PieceAttention(self._memory, rows, self._group)
         tokens, positions = self._ids(rows.tokens), self._ids(rows.positions)
         hidden = self._forward.hidden(tokens, positions, attention)
-        if len(rows.looked) < len(rows):
-            hidden = hidden[rows.looked]
+        return hidden if len(rows.looked) == len(rows) else hidden[rows.looked]
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """float32 [looks, columns]."""
         return self._forward.head(hidden)[:, : self._guesser.columns].float()
+
+    def _exact(self, hidden: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Logits at given places, for a head whose logits are only nearly right."""
+        return None if self._shortlist is None else partial(self._shortlist.exact, hidden)
 
     def _ids(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, device=self._device)

@@ -29,7 +29,7 @@ _REACHES = (256, 512, 1024, 2048, 4096, 8192)
 _WARM_REACHES = _REACHES[:3]
 _MOST_COPIED = 2**17  # entries of all rows in one layer
 _LINE = 32  # ancestors of a node, itself included
-_TOKEN, _POSITION, _SLOT, _FIRST, _SEEN, _KEY, _TEMPERATURE, _LINES = range(8)
+_TOKEN, _POSITION, _SLOT, _FIRST, _SEEN, _LAST, _KEY, _TEMPERATURE, _LINES = range(9)
 _COLUMNS = _LINES + _LINE
 
 
@@ -55,18 +55,24 @@ def shape_of(rows: Rows) -> Shape | None:
 
 
 class StaticPass:
-    """One shape. ``columns``: what its rows are, int64 [rows, columns]."""
+    """One shape.
+
+    columns: what its rows are, int64 [rows, columns].
+    numbers: 0 .. reach - 1.
+    """
 
     def __init__(
         self,
         shape: Shape,
         columns: Tensor,
+        numbers: Tensor,
         forward: DraftForward,
         memory: SlotMemory,
         guesser: Guesser,
     ) -> None:
         self._shape = shape
         self._columns = columns
+        self._numbers = numbers
         self._forward = forward
         self._memory = memory
         self._guesser = guesser
@@ -93,10 +99,10 @@ class StaticPass:
             self._graph.replay()
 
     def _compute(self) -> None:
-        token, position, slot, first, seen, key, _ = self._columns[:, :_LINES].T.contiguous()
+        columns = self._columns[:, :_LINES].T.contiguous()
+        token, position, slot, first, seen, last, key, _ = columns
         lines = self._columns[:, _LINES:]
-        reach = self._shape.reach
-        attention = GatheredAttention(self._memory, slot, first, seen, lines, reach)
+        attention = GatheredAttention(self._memory, slot, first, seen, last, lines, self._numbers)
         logits = self._forward.logits(token, position, attention)
         self.logits = logits[:, : self._guesser.columns].float()
         scores = self.logits
@@ -119,6 +125,7 @@ class StaticPasses:
         self._sent = torch.zeros(size, dtype=torch.int64, pin_memory=self._on_gpu)
         self._numbers: NDArray[np.int64] = self._sent.numpy()
         self._columns = torch.zeros(size, dtype=torch.int64, device=device)
+        self._reach = torch.arange(_REACHES[-1], device=device)
         self._came = torch.zeros(_ROWS[-1], 2, guesser.width, pin_memory=self._on_gpu)
         self._pool: Any = torch.cuda.graph_pool_handle() if self._on_gpu else None
         self._passes: dict[Shape, StaticPass] = {}
@@ -144,8 +151,8 @@ class StaticPasses:
     def _pass(self, shape: Shape) -> StaticPass:
         made = self._passes.get(shape)
         if made is None:
-            columns = self._columns[: shape.rows]
-            made = StaticPass(shape, columns, self._forward, self._memory, self._guesser)
+            columns, numbers = self._columns[: shape.rows], self._reach[: shape.reach]
+            made = StaticPass(shape, columns, numbers, self._forward, self._memory, self._guesser)
             if self._pool is not None:
                 made.capture(self._pool)
             self._passes[shape] = made
@@ -162,6 +169,7 @@ class StaticPasses:
         numbers[:, _SEEN] = rows.seen
         for piece in rows.pieces:
             numbers[piece.rows, _FIRST] = piece.first
+            numbers[piece.rows, _LAST] = piece.used - 1
         numbers[:, _LINES:] = (numbers[:, _SLOT] - numbers[:, _FIRST])[:, None]
         for row, line in zip(numbers, rows.lines, strict=True):
             row[_LINES : _LINES + len(line)] = line

@@ -39,9 +39,7 @@ class HalfLinear:
     """
 
     def __init__(self, weight: Tensor) -> None:
-        largest = weight.float().abs().max().item()
-        if not largest <= torch.finfo(torch.float16).max:  # NaN is refused too
-            raise UnsupportedModel("a weight is not finite in float16; use --dtype float32")
+        check_half(weight)
         self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -77,6 +75,13 @@ class FixedLaunchLinear:
         if x.shape[0] == FIXED_LAUNCH:
             return self._inner(x)
         return torch.cat([self._inner(piece) for piece in x.split(FIXED_LAUNCH)])
+
+
+def check_half(weight: Tensor) -> None:
+    """Raises UnsupportedModel if float16 cannot hold a weight; NaN is refused, too."""
+    largest = weight.float().abs().max().item()
+    if not largest <= torch.finfo(torch.float16).max:
+        raise UnsupportedModel("a weight is not finite in float16; use --dtype float32")
 
 
 def has_half_linear() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,11 +125,13 @@ def load_model(
     device: torch.device,
     *,
     output: OutputIds | None = None,
+    make_head: Callable[[Tensor], Linear] | None = None,
     fixed_launch: bool = False,
 ) -> Transformer:
     """Load the model.
 
     ``output``: the rows that the head has, if not all.
+    ``make_head``: what makes the head of its weights, if not what makes the other layers.
     ``fixed_launch``: run linear layers in launches of one size (see `row_tile`).
 
     Raises:
@@ -139,11 +141,12 @@ def load_model(
         read = WeightFiles(directory, stack)
         read.check(config)
         make = _Maker(read, config, precision, device, fixed_launch)
+        head = make.head_weight(_EMBEDDING if config.tied else _HEAD, output)
         return Transformer(
             config=config,
             embedding=read(_EMBEDDING).to(device, precision.stored),
             layers=tuple(make.layer(f"model.layers.{i}") for i in range(config.layers)),
-            head=make.head(_EMBEDDING if config.tied else _HEAD, output),
+            head=make.held(head) if make_head is None else make_head(head),
             rotary=Rotary(config, device),
             activation=precision.activation,
             rms_eps=torch.tensor(config.rms_eps, device=device),
@@ -182,21 +185,24 @@ class _Maker:
             head_norms=self._head_norms(attention) if self.config.head_norms else None,
         )
 
-    def head(self, name: str, output: OutputIds | None) -> Linear:
+    def head_weight(self, name: str, output: OutputIds | None) -> Tensor:
         """The rows of ``output`` alone, if there is one, with the last norm."""
         weight = self._stacked([name])
-        return self._made(weight if output is None else weight[output.ids], _LAST_NORM)
+        return self._normed(weight if output is None else weight[output.ids], _LAST_NORM)
 
     def linear(self, *names: str, norm: str | None = None) -> Linear:
         """Stacked weights, times the weight of the norm that feeds them."""
-        return self._made(self._stacked(names), norm)
+        stacked = self._stacked(names)
+        return self.held(stacked if norm is None else self._normed(stacked, norm))
 
-    def _made(self, stacked: Tensor, norm: str | None) -> Linear:
-        if norm is not None:
-            # Not rounded to the checkpoint's type: it would be another model in a finer precision.
-            stacked = stacked.float() * self.read(norm).to(self.device).float()
-        made = self.precision.make_linear(stacked)
+    def held(self, weight: Tensor) -> Linear:
+        """A linear layer of ``weight`` in the model's precision."""
+        made = self.precision.make_linear(weight)
         return FixedLaunchLinear(made) if self.fixed_launch else made
+
+    def _normed(self, weight: Tensor, norm: str) -> Tensor:
+        # Not rounded to the checkpoint's type: it would be another model in a finer precision.
+        return weight.float() * self.read(norm).to(self.device).float()
 
     def _head_norms(self, attention: str) -> Tensor:
         """One row per query head, then one per key head."""
