@@ -33,8 +33,9 @@ class ShortlistHead:
         self._packed = torch.ops.quantized.linear_prepack(held, None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        # The last argument leaves inputs a bit less: without VNNI sums of two products overflow.
-        product: Tensor = _PRODUCT(x, self._packed, True)
+        # A row that is not finite must not end the pass. The last argument takes a bit of the
+        # inputs away: without VNNI, sums of two products would overflow.
+        product: Tensor = _PRODUCT(x.nan_to_num(), self._packed, True)
         return product
 
     def exact(self, x: Tensor, places: Tensor) -> Tensor:

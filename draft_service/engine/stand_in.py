@@ -21,7 +21,7 @@ class RunnerEngine:
         self.info = runner.info
         self.chunk = runner.chunk
         vocab_size = min(target.vocab_size, runner.info.vocab_size)
-        self._guesser = Guesser(target, vocab_size, runner.output_ids, torch.device("cpu"))
+        self._guesser = Guesser(target, vocab_size, None, torch.device("cpu"))
 
     @property
     def pool(self) -> BlockPool:

@@ -17,7 +17,6 @@ from torch import Tensor
 from foredraft.config import FakeEngine
 from foredraft.engine.attention_plan import TILE, SequenceRows
 from foredraft.engine.kv import BLOCK, BlockPool
-from foredraft.engine.output_ids import OutputIds
 from foredraft.tree.node_id import child_id, start_id
 from foredraft.wire.messages import ModelInfo
 
@@ -41,7 +40,6 @@ class FakeRunner:
 
     def __init__(self, info: ModelInfo, settings: FakeEngine) -> None:
         self.info = info
-        self.output_ids: OutputIds | None = None
         self.kv = BlockPool(_BLOCKS)
         self._seconds = settings.step_ms / 1000
         self._shares = _shares(settings.acceptance)

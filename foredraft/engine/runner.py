@@ -25,7 +25,6 @@ from foredraft.engine.fake import FakeRunner
 from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
 from foredraft.engine.model_config import ModelConfig, read_model_config
 from foredraft.engine.model_info import read_model_info
-from foredraft.engine.output_ids import OutputIds, read_output_ids
 from foredraft.engine.precision import Precision, choose_precision
 from foredraft.engine.row_tile import LARGEST, RowTile, probe_row_tile, sums_serially
 from foredraft.engine.transformer import Tiles, Transformer
@@ -44,7 +43,6 @@ class Runner(Protocol):
 
     info: ModelInfo
     chunk: int
-    output_ids: OutputIds | None  # what logits are of, if not of all ids below ``info.vocab_size``
 
     @property
     def kv(self) -> BlockPool: ...
@@ -83,14 +81,12 @@ class ModelRunner:
         kv: PagedKV,
         tiles: Tiles,
         info: ModelInfo,
-        output_ids: OutputIds | None = None,
     ) -> None:
         self._model = model
         self._memory = kv
         self._tiles = tiles
         self._device = model.embedding.device
         self.info = info
-        self.output_ids = output_ids
         self.chunk = _GPU_CHUNK if self._device.type == "cuda" else _CPU_CHUNK
 
     @classmethod
@@ -109,14 +105,12 @@ class ModelRunner:
             log.warning("the context is served up to sliding_window: %d", config.sliding_window)
         precision = choose_precision(settings.dtype, device)
         info = read_model_info(settings.model, config, precision.name)
-        output_ids = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
         tiles = _measure_tiles(config, precision, device, torch.get_num_threads())
         model = load_model(
             settings.model,
             config,
             precision,
             device,
-            output=output_ids,
             fixed_launch=tiles.linear.limit is not None,
         )
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, precision.activation)
@@ -129,7 +123,7 @@ class ModelRunner:
             blocks,
             tiles.linear.rows,
         )
-        return cls(model, kv, tiles, info, output_ids)
+        return cls(model, kv, tiles, info)
 
     @property
     def kv(self) -> BlockPool:
@@ -154,8 +148,7 @@ class ModelRunner:
         """Run new rows of many sequences and write their KV.
 
         Returns:
-            Logits over the real vocabulary, or over ``output_ids``, float32 [rows, vocab], in the
-            order of the rows.
+            Logits over the real vocabulary, float32 [rows, vocab], in the order of the rows.
         """
         plan = plan_step(batch, self._memory, self._tiles.summation, self._device)
         tokens = [token for rows in batch for token in rows.tokens]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from foredraft.engine.runner import ModelRunner
 from foredraft.engine.sampling import SampledRow
 from foredraft.params import SamplingParams, Speculation
 from foredraft.policy.calibration import Calibration, model_bucket
-from foredraft.wire.messages import Limits, OpenSequence
+from foredraft.wire.messages import Limits, ModelInfo, OpenSequence
 
 CONTEXT = 320
 LIMITS = Limits(max_sequences=8, max_nodes=24, max_depth=8)
@@ -312,3 +313,15 @@ def test_rough_logits_are_mended_before_they_are_compared(tmp_path: Path) -> Non
     torch.testing.assert_close(torch.tensor(mended.chances[0]), expected, atol=0.05, rtol=0.1)
     sure = guesser.guesses(torch.eye(40)[:1] * 50, [None], lambda places: places * 0.0 + 99.0)
     assert sure.chances[0][0] == 1.0
+
+
+@pytest.mark.skipif(not has_shortlist(), reason="the library has no such product")
+def test_a_row_that_is_no_number_does_not_end_the_pass() -> None:
+    """Its guesses have no chance, and its neighbour has its own."""
+    weight = torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
+    head, target = ShortlistHead(weight), ModelInfo("t", "hash", 50, 64, ())
+    x = torch.stack((torch.full((32,), torch.nan), weight[7]))
+    guesser = Guesser(target, 50, None, torch.device("cpu"))
+    guesses = guesser.guesses(head(x), [None, None], partial(head.exact, x))
+    assert not any(chance > 0.0 for chance in guesses.chances[0])
+    assert guesses.tokens[1][0] == 7 and guesses.chances[1][0] > 0.9

@@ -147,7 +147,7 @@ async def wait_until_empty(engine: draft_server.Engine, free_blocks: int | None 
         while len(engine.drafter) or engine.drafter.busy:
             await asyncio.sleep(0.01)
     if free_blocks is not None:
-        assert engine.drafter._model._runner.kv.free_blocks == free_blocks
+        assert engine.drafter._model._engine.pool.free_blocks == free_blocks
 
 
 @pytest.mark.asyncio
@@ -166,7 +166,7 @@ async def test_one_sequence_from_open_to_close(tmp_path, monkeypatch, models) ->
             await gateway.send(Commits((target.step(),)))
         assert {source for *_, source in target.proposed} >= {Source.SUFFIX}
         await gateway.read_until_complete(1)
-        assert engine.drafter._model._runner.kv.free_blocks < total
+        assert engine.drafter._model._engine.pool.free_blocks < total
         await gateway.send(CloseDrafts((CloseSequence(1, 0),)))
         await wait_until_empty(engine, total)
         await gateway.call.done_writing()

@@ -45,7 +45,7 @@ class Services:
         return (
             scheduler.reservations.free_blocks,
             len(scheduler),
-            drafter._model._runner.kv.free_blocks,
+            drafter._model._engine.pool.free_blocks,
             len(drafter),
             int(drafter.busy),
             len(relay._live),

@@ -9,32 +9,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from support.draft_logits import draft_logits, known_ids, load_own_draft
 from support.reduced import FILE, reduced_twin, write_vocabulary
 from support.tiny_models import make_tiny_llama, make_tiny_model
 
-from foredraft.config import EngineConfig
+from draft_service.engine.lean import LeanEngine
 from foredraft.engine.linear import has_half_linear
 from foredraft.engine.model_config import UnsupportedModel, check_whole
 from foredraft.engine.noise import gumbel, gumbel_of
 from foredraft.engine.output_ids import OutputIds
-from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.engine.sampling import SampledRow, most_likely, perturbed_scores
 from foredraft.params import SamplingParams
 
 IDS = [0, 2, 3, *range(5, 90, 3), 127]
 
 
-def load(directory: Path, dtype: str = "auto") -> ModelRunner:
-    return ModelRunner.load(EngineConfig(directory, device="cpu", dtype=dtype, kv_memory_mib=1))
+def load(directory: Path, dtype: str = "auto") -> LeanEngine:
+    return load_own_draft(directory, device="cpu", dtype=dtype)
 
 
-def logits_of(runner: ModelRunner, rows: int) -> torch.Tensor:
-    blocks = runner.kv.allocate(runner.kv.blocks_for(rows))
-    tokens = [(7 * n + 3) % 120 for n in range(rows)]
-    paths = [tuple(range(n + 1)) for n in range(rows)]
-    logits = runner.forward([SequenceRows(blocks, 0, tokens, paths)])
-    runner.kv.free(blocks)
-    return logits
+def logits_of(engine: LeanEngine, rows: int) -> torch.Tensor:
+    return draft_logits(engine, [(7 * n + 3) % 120 for n in range(rows)])
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
@@ -42,8 +37,8 @@ def logits_of(runner: ModelRunner, rows: int) -> torch.Tensor:
 def test_reduced_logits_are_the_full_ones_at_those_ids(tmp_path, dtype, tie) -> None:
     full = make_tiny_llama(tmp_path / "full", hidden=96, tie=tie, norm_spread=0.2)
     whole, reduced = load(full, dtype), load(reduced_twin(full, tmp_path / "few", IDS), dtype)
-    assert whole.output_ids is None
-    assert reduced.output_ids is not None and reduced.output_ids.ids.tolist() == IDS
+    assert known_ids(whole) == list(range(128))
+    assert known_ids(reduced) == IDS
     for rows in (1, 2, 5, 16):
         expected, found = logits_of(whole, rows)[:, IDS], logits_of(reduced, rows)
         assert found.shape == (rows, len(IDS))
@@ -56,9 +51,9 @@ def test_reduced_logits_are_the_full_ones_at_those_ids(tmp_path, dtype, tie) -> 
 
 def test_rows_of_padding_are_left_out(tmp_path) -> None:
     padded = make_tiny_llama(tmp_path / "padded", vocab=128, real_vocab=100)
-    runner = load(write_vocabulary(padded, [1, 98, 99, 100, 127]))
-    assert runner.output_ids is not None and runner.output_ids.ids.tolist() == [1, 98, 99]
-    assert logits_of(runner, 2).shape == (2, 3)
+    engine = load(write_vocabulary(padded, [1, 98, 99, 100, 127]))
+    assert known_ids(engine) == [1, 98, 99]
+    assert logits_of(engine, 2).shape == (2, 3)
 
 
 @pytest.mark.parametrize(

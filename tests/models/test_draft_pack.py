@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.draft_logits import known_ids, load_own_draft
 from support.reduced import FILE, write_vocabulary
 from support.tiny_drafts import make_tiny_draft
 from support.tiny_models import make_tiny_llama, make_tiny_model
@@ -19,9 +20,7 @@ from transformers import AutoModelForCausalLM
 from draft_service.identity import read_target
 from foredraft.cli.main import main
 from foredraft.cli.options import find_draft, find_models
-from foredraft.config import EngineConfig
 from foredraft.engine.model_config import UnsupportedModel
-from foredraft.engine.runner import ModelRunner
 from foredraft.models.catalog import KNOWN_DRAFTS, KNOWN_MODELS, KnownModel
 from foredraft.models.draft_pack import read_pack
 from foredraft.models.draft_packing import pack_draft
@@ -114,8 +113,7 @@ def test_a_round_trip(tmp_path: Path, family: str, options: dict[str, object]) -
 
 def test_engine_and_transformers_load_what_was_unpacked(packed: Path, target: Path) -> None:
     directory = unpack_draft(packed, target)
-    runner = ModelRunner.load(EngineConfig(directory, kv_memory_mib=1))
-    assert runner.output_ids is not None and runner.output_ids.ids.tolist() == IDS
+    assert known_ids(load_own_draft(directory)) == IDS
     model, told = AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
     assert not told["missing_keys"] and not told["unexpected_keys"]
     assert model.dtype == torch.float32

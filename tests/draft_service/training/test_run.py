@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.numpy import load_file
+from support.draft_logits import draft_logits, known_ids, load_own_draft
 from support.tiny_models import EOS, make_tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -22,8 +23,6 @@ from draft_service.training.progress_log import Line, ProgressLog
 from draft_service.training.run import train_draft
 from draft_service.training.settings import TrainSettings
 from draft_service.training.stopped import Stopped
-from foredraft.config import EngineConfig
-from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.params import InvalidField
 
 STEPS = 16
@@ -122,16 +121,13 @@ def test_the_directory_is_read_by_the_library_and_by_the_engine(whole: Run) -> N
     before, after = theirs.model.layers[2], model.model.layers[1]
     assert not torch.equal(before.mlp.up_proj.weight, after.mlp.up_proj.weight)
     assert (output / "tokenizer.json").read_bytes() == (target / "tokenizer.json").read_bytes()
-    runner = ModelRunner.load(EngineConfig(output, dtype="float32", kv_memory_mib=1))
-    assert runner.info.eos_token_ids == (EOS,)
+    draft = load_own_draft(output, dtype="float32")
+    assert draft.info.eos_token_ids == (EOS,)
     tokens = list(range(20, 50))
-    blocks = runner.kv.allocate(runner.kv.blocks_for(len(tokens)))
-    paths = [tuple(range(row + 1)) for row in range(len(tokens))]
-    found = runner.forward([SequenceRows(blocks, 0, tokens, paths)])
     with torch.no_grad():
-        expected = model(torch.tensor([tokens])).logits[0]
-    assert runner.output_ids is not None
-    expected = expected[:, runner.output_ids.ids]
+        expected = model(torch.tensor([tokens])).logits[0, :, known_ids(draft)]
+    assert expected.shape[1] < draft.info.vocab_size
+    found = draft_logits(draft, tokens)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
 
 
