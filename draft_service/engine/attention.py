@@ -30,36 +30,25 @@ class PieceAttention:
     """Sequence after sequence, each read as it lies: shapes follow the texts."""
 
     def __init__(self, memory: SlotMemory, rows: Rows, group: int) -> None:
-        entries = memory.entries
-        self._layers = entries.unbind()
-        self._slots = torch.tensor(rows.slots, device=entries.device)
-        self._pieces = [_PieceView(entries, rows, piece, group) for piece in rows.pieces]
+        self._memory = memory
+        self._slots = torch.tensor(rows.slots, device=memory.entries.device)
+        self._pieces = [(piece, _mask(rows, piece, group, memory.entries)) for piece in rows.pieces]
 
     def write(self, layer: int, entries: Tensor) -> None:
-        _write(self._layers[layer], self._slots, entries)
+        _write(self._memory.layers[layer], self._slots, entries)
 
     def __call__(self, layer: int, q: Tensor) -> Tensor:
-        found = [piece(layer, q) for piece in self._pieces]
+        keys, values = self._memory.planes[layer]
+        found = [
+            _attend(
+                q[piece.rows],
+                keys.narrow(2, piece.first, piece.used),
+                values.narrow(2, piece.first, piece.used),
+                mask,
+            )
+            for piece, mask in self._pieces
+        ]
         return found[0] if len(found) == 1 else torch.cat(found)
-
-
-class _PieceView:
-    """What one sequence's rows see, in every layer."""
-
-    def __init__(self, entries: Tensor, rows: Rows, piece: Piece, group: int) -> None:
-        self._rows = piece.rows
-        self._mask = _mask(rows, piece, group, entries)
-        own = entries.narrow(3, piece.first, piece.used)
-        self._planes = own.flatten(0, 1).unsqueeze(1).unbind()  # keys and values in turn
-
-    def __call__(self, layer: int, q: Tensor) -> Tensor:
-        """For q [rows of all, heads, head_dim]: [rows, heads * head_dim]."""
-        keys, values = self._planes[2 * layer : 2 * layer + 2]
-        (rows, _, head_dim), kv_heads = (own := q[self._rows]).shape, keys.shape[1]
-        by_head = own.view(rows, kv_heads, -1, head_dim).transpose(0, 1)
-        by_head = by_head.reshape(1, kv_heads, -1, head_dim)
-        found = scaled_dot_product_attention(by_head, keys, values, self._mask, scale=1.0)
-        return found.view(kv_heads, rows, -1, head_dim).transpose(0, 1).reshape(rows, -1)
 
 
 class GatheredAttention:
@@ -82,7 +71,7 @@ class GatheredAttention:
         lines: Tensor,
         numbers: Tensor,
     ) -> None:
-        self._layers = memory.entries.unbind()
+        self._layers = memory.layers
         self._slots = slots
         visible = (numbers < seen[:, None]).scatter_(1, lines, True)
         # A neighbour's memory is never read: what it holds need not be finite.
@@ -108,13 +97,22 @@ def _write(memory: Tensor, slots: Tensor, entries: Tensor) -> None:
     memory.index_copy_(2, slots, entries.view(rows, 2, -1, head_dim).permute(1, 2, 0, 3))
 
 
+def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """For q [rows, heads, head_dim] and what one sequence has: [rows, heads * head_dim]."""
+    (rows, _, head_dim), kv_heads = q.shape, keys.shape[1]
+    by_head = q.view(rows, kv_heads, -1, head_dim).transpose(0, 1)
+    by_head = by_head.reshape(1, kv_heads, -1, head_dim)
+    found = scaled_dot_product_attention(by_head, keys, values, mask, scale=1.0)
+    return found.view(kv_heads, rows, -1, head_dim).transpose(0, 1).reshape(rows, -1)
+
+
 def _mask(rows: Rows, piece: Piece, group: int, like: Tensor) -> Tensor | None:
     """0 or -inf for each query head of a row: [rows * group, used]; None if all is seen."""
     seen, lines = rows.seen[piece.rows], rows.lines[piece.rows]
+    if min(seen) == piece.used:
+        return None
     visible = np.arange(piece.used) < np.array(seen)[:, None]
     for row, line in zip(visible, lines, strict=True):
         row[list(line)] = True
-    if visible.all():
-        return None
     mask = torch.from_numpy(np.where(visible, np.float32(0.0), np.float32(-np.inf)))
     return mask.repeat_interleave(group, dim=0).to(like.device, like.dtype)

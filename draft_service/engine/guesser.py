@@ -74,6 +74,7 @@ class Guesser:
         listed, places = torch.topk(scores, min(SHORTLIST, self.columns))
         mended = listed + (exact(places) - rough.gather(-1, places))
         best, order = torch.topk(mended, self.width)
+        # What the first of the list has of softmax(scores) tells what all of them have.
         first = torch.softmax(scores, dim=-1).gather(-1, places[:, :1])
         chances = (best - listed[:, :1]).exp_().mul_(first).clamp_(max=1.0)
         return places.gather(-1, order), chances

@@ -14,6 +14,9 @@ class SlotMemory:
     """One tensor of all layers: [layers, 2, kv_heads, slots, head_dim], keys before values.
 
     Block 0 is never handed out: rows that fill up a pass of fixed shape write there.
+
+    layers, planes: views of it, made once: each layer; each layer's keys and its values, as
+        [1, kv_heads, slots, head_dim].
     """
 
     def __init__(
@@ -22,6 +25,8 @@ class SlotMemory:
         self.pool = BlockPool(total_blocks)
         shape = (config.layers, 2, config.kv_heads, (total_blocks + 1) * BLOCK, config.head_dim)
         self.entries = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = self.entries.unbind()
+        self.planes = [layer[:, None].unbind() for layer in self.layers]
         self._waiting: dict[int, list[tuple[int, int]]] = {}  # by first block: physical slots
 
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:

@@ -40,7 +40,7 @@ class ShortlistHead:
 
     def exact(self, x: Tensor, places: Tensor) -> Tensor:
         """Logits at ``places`` [rows, n] for x [rows, hidden]: float32 [rows, n]."""
-        rows = self._rows[places].float()
+        rows = self._rows.index_select(0, places.reshape(-1)).float().view(*places.shape, -1)
         return torch.bmm(rows, x[:, :, None])[:, :, 0]
 
 
