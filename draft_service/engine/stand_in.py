@@ -41,7 +41,8 @@ class RunnerEngine:
             total += one.rows
             looked += range(total - len(one.looks), total)
         looks = [look for one in batch for look in one.looks]
-        return self._guesser.guesses(logits[looked, : self._guesser.columns], looks)
+        logits = logits[looked, : self._guesser.columns].cpu()
+        return self._guesser.guesses(logits, looks)
 
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
         self._runner.move(blocks, pairs)

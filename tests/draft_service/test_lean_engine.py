@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import torch
 from support.tiny_models import make_tiny_llama, make_tiny_model
 
 from draft_service.engine.draft_engine import DraftEngine, Extension
-from draft_service.engine.guesser import Guesser
 from draft_service.engine.lean import LeanEngine
 from draft_service.engine.rows import rows_of
-from draft_service.engine.shortlist import ShortlistHead, has_shortlist
 from draft_service.engine.stand_in import RunnerEngine
 from draft_service.engine.static_pass import shape_of
 from draft_service.identity import read_target
@@ -26,12 +23,10 @@ from draft_service.model_pass import Evaluation
 from draft_service.open_options import Option
 from draft_service.sequence import DraftSequence
 from foredraft.config import EngineConfig
-from foredraft.engine.linear import HalfLinear, has_half_linear
 from foredraft.engine.runner import ModelRunner
-from foredraft.engine.sampling import SampledRow
 from foredraft.params import SamplingParams, Speculation
 from foredraft.policy.calibration import Calibration, model_bucket
-from foredraft.wire.messages import Limits, ModelInfo, OpenSequence
+from foredraft.wire.messages import Limits, OpenSequence
 
 CONTEXT = 320
 LIMITS = Limits(max_sequences=8, max_nodes=24, max_depth=8)
@@ -265,63 +260,3 @@ def test_a_batch_in_bfloat16_guesses_as_in_float32(tmp_path: Path) -> None:
         best.append([row[0] for row in guesses.tokens])
     for rounded in best[1:]:
         assert sum(a == b for a, b in zip(best[0], rounded, strict=True)) > 55
-
-
-@pytest.mark.skipif(
-    not (has_half_linear() and has_shortlist()), reason="the library has no such product"
-)
-@pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled", "filtered", "penalized"])
-def test_a_shortlist_changes_no_guess_but_at_edges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: SamplingParams
-) -> None:
-    """Rows of one pass, with int8 products before float16's and without."""
-    directory = make_tiny_llama(tmp_path, vocab=3000)
-    short = lean(directory, dtype="float16")
-    monkeypatch.setattr("draft_service.engine.lean.has_shortlist", lambda: False)
-    whole = lean(directory, dtype="float16")
-    assert isinstance(short._forward._model.head, ShortlistHead)
-    assert isinstance(whole._forward._model.head, HalfLinear)
-    source = random.Random(0)
-    tokens = source.choices(range(3, 3000), k=64)
-    looks = [
-        None if params.plain else SampledRow(params, 0, place + 1, 1, tokens[: place + 1])
-        for place in range(64)
-    ]
-    found = []
-    for engine in (short, whole):
-        extension = Extension(fed(engine, []), 0, tokens, [], [], looks)
-        found.append(engine.extend([extension]))
-    same = [a == b for a, b in zip(found[0].tokens, found[1].tokens, strict=True)]
-    best = [torch.tensor(guesses.chances)[:, 0] for guesses in found]
-    # Filters are cut at rough logits, so that what is on the edge may fall in or out.
-    least = 60 if params.top_k else 64
-    assert sum(same) >= least
-    assert torch.isclose(*best, atol=1e-2, rtol=0.1).sum() >= least
-
-
-def test_rough_logits_are_mended_before_they_are_compared(tmp_path: Path) -> None:
-    """Of three that are close the rough ones prefer the wrong one, and chances are cut at 1."""
-    target = read_target(make_tiny_llama(tmp_path, vocab=40))
-    guesser = Guesser(target, 40, None, torch.device("cpu"))
-    rough = torch.full((1, 40), -30.0)
-    rough[0, [5, 6, 7]] = torch.tensor([2.0, 2.1, 2.2])
-    true = rough.clone()
-    true[0, [5, 6, 7]] = torch.tensor([2.3, 2.1, 2.0])
-    mended = guesser.guesses(rough, [None], lambda places: true.gather(-1, places))
-    assert mended.tokens == [[5, 6, 7]]
-    expected = torch.softmax(true, dim=-1)[0, [5, 6, 7]]
-    torch.testing.assert_close(torch.tensor(mended.chances[0]), expected, atol=0.05, rtol=0.1)
-    sure = guesser.guesses(torch.eye(40)[:1] * 50, [None], lambda places: places * 0.0 + 99.0)
-    assert sure.chances[0][0] == 1.0
-
-
-@pytest.mark.skipif(not has_shortlist(), reason="the library has no such product")
-def test_a_row_that_is_no_number_does_not_end_the_pass() -> None:
-    """Its guesses have no chance, and its neighbour has its own."""
-    weight = torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
-    head, target = ShortlistHead(weight), ModelInfo("t", "hash", 50, 64, ())
-    x = torch.stack((torch.full((32,), torch.nan), weight[7]))
-    guesser = Guesser(target, 50, None, torch.device("cpu"))
-    guesses = guesser.guesses(head(x), [None, None], partial(head.exact, x))
-    assert not any(chance > 0.0 for chance in guesses.chances[0])
-    assert guesses.tokens[1][0] == 7 and guesses.chances[1][0] > 0.9
