@@ -73,6 +73,9 @@ class LeanEngine:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         device = choose_device(settings.device)
+        if device.type == "cuda":
+            # Nearly every chunk of a prompt has another length, and cuDNN plans anew for each.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         config = read_model_config(settings.model)
         check_weights(settings.model, config)
         precision = choose_precision(settings.dtype, device)

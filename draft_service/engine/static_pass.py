@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -131,10 +132,9 @@ class StaticPasses:
         self._passes: dict[Shape, StaticPass] = {}
 
     def warm_up(self) -> None:
-        """Capture what is used the most: short texts without noise."""
-        for reach in _WARM_REACHES:
-            for count in _ROWS:
-                self._pass(Shape(count, reach, noisy=False))
+        """Capture what is used the most: short texts. Later a capture keeps all others waiting."""
+        for reach, count, noisy in product(_WARM_REACHES, _ROWS, (False, True)):
+            self._pass(Shape(count, reach, noisy))
 
     def run(self, rows: Rows, shape: Shape) -> Guesses:
         """One pass; the memory must be settled."""
