@@ -64,7 +64,7 @@ class StepLoop:
         self._runner = runner
         self._scheduler = scheduler
         self._cost = cost
-        self._answers = Answers(publish)
+        self.answers = Answers(publish)
         self._trace = trace
         self._budgets = Budgets()
         self._holder = Holder(scheduler, self._take_within)
@@ -84,7 +84,7 @@ class StepLoop:
                 self.serial()
             else:
                 self.overlapped()
-        self._answers.tell()
+        self.answers.tell()
 
     def serial(self) -> None:
         """Draft, then verify: a step waits for complete guesses of its very roots."""
@@ -119,12 +119,12 @@ class StepLoop:
         started = time.perf_counter()
         ready = self._scheduler.ready()
         if not ready:
-            self._answers.tell()
+            self.answers.tell()
             return
         budget = self._budget()
         trees = select(ready, budget.max_nodes, self._cost, self._scheduler.reservations)
         prepare_us = round((time.perf_counter() - started) * 1e6)
-        self._answers.tell()
+        self.answers.tell()
         try:
             with self.pulse.expecting(self._cost(sum(len(tree.tokens) for tree in trees))):
                 outcomes, timings = run(self._runner, trees)
@@ -152,7 +152,7 @@ class StepLoop:
             commits = tuple(outcome.commit for outcome in mine if outcome.commit is not None)
             free = self._scheduler.reservations.free_blocks
             promised = sum(tree.promised for tree in trees if tree.sequence.stream == stream)
-            self._answers.put(stream, StepResult(self._steps, commits, timings, free, promised))
+            self.answers.put(stream, StepResult(self._steps, commits, timings, free, promised))
             self._refuse(stream, (o.error for o in mine if o.error is not None))
         if self._trace is not None:
             self._trace.stepped(started, self._describe(timings, outcomes, held, budget, rows))
@@ -207,7 +207,7 @@ class StepLoop:
 
     def _prefill(self, sequence: VerifySequence) -> None:
         started = time.perf_counter()
-        self._answers.tell()
+        self.answers.tell()
         try:
             with self.pulse.expecting(self._cost(max(self._runner.chunk, _REPLAY_ROWS))):
                 self._feed(sequence)
@@ -238,14 +238,14 @@ class StepLoop:
         """All that wait; without any sequence, the next one that comes."""
         if len(self._scheduler) == 0:
             self._began = None
-            self._answers.tell()
+            self.answers.tell()
             self._take(self.inbox.get())
         while not self.inbox.empty():
             self._take(self.inbox.get())
 
     def _take_within(self, seconds: float) -> bool:
         """Take the next message, if one comes in time; False if not, or if it was the last."""
-        self._answers.tell()
+        self.answers.tell()
         try:
             self._take(self.inbox.get(timeout=seconds))
         except queue.Empty:
@@ -292,7 +292,7 @@ class StepLoop:
     def _refuse(self, stream: int, errors: Iterable[SequenceError]) -> None:
         listed = tuple(errors)
         if listed:
-            self._answers.put(stream, SequenceErrors(listed))
+            self.answers.put(stream, SequenceErrors(listed))
             if self._trace is not None:
                 self._trace.refused((stream, error.seq_id) for error in listed)
 

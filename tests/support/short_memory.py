@@ -44,6 +44,7 @@ class ShortMemory(VerifyDriver):
     def turn(self) -> None:
         """One turn of the loop in this thread, answered by the drafter."""
         self.loop.serial()
+        self.loop.answers.tell()
         while not self._published.empty():
             self.step()
 
