@@ -31,6 +31,7 @@ import kernels.skinny_gemm
 from kernels.bf16_gemm_skinny import bf16_gemm_skinny
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.lm_head import lm_head
+from kernels.quantize_rows import quantize_rows
 from kernels.quantize_weight import quantize_weight
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
 from kernels.silu_mul_quant import silu_mul_quant
@@ -77,6 +78,7 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"rmsnorm, quantised {width}", norm
     for width in (14336, 28672):
         yield f"silu_mul {width}", partial(silu_mul_quant, _bf16(2, 2 * width))
+        yield f"quantize_rows {width}", partial(quantize_rows, _bf16(2, width))
     n = torch.zeros(256)
     weight, codes = _bf16(256, _K), _codes(256, _K)
     for rows in (16, 32, 64, 128):
