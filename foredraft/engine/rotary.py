@@ -21,6 +21,11 @@ class Rotary:
         angle = torch.arange(config.context_length, dtype=torch.float32)[:, None] * frequency
         self._turns = torch.polar(torch.ones_like(angle), angle).to(device)
 
+    @property
+    def table(self) -> Tensor:
+        """Cosine and sine of every angle: float32 [context, head_dim / 2, 2]."""
+        return torch.view_as_real(self._turns)
+
     def at(self, positions: Tensor) -> Tensor:
         """Turns at ``positions`` [rows]: [rows, 1, head_dim / 2]."""
         return self._turns.index_select(0, positions)[:, None]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foredraft.config import EngineConfig
+from foredraft.config import FP8, EngineConfig, SettingError
 from foredraft.engine.attention import add_product
 from foredraft.engine.attention_plan import (
     REACH,
@@ -65,11 +65,22 @@ def load_runner(settings: EngineConfig) -> Runner:
 
     Raises:
         UnsupportedModel: the directory holds no model that this engine runs.
+        SettingError: dtype fp8 without the package that its kernels are written in.
     """
     if settings.fake is None:
-        return ModelRunner.load(settings)
+        return _load_fp8(settings) if settings.dtype == FP8 else ModelRunner.load(settings)
     config = read_model_config(settings.model)
     return FakeRunner(read_model_info(settings.model, config, "fake"), settings.fake)
+
+
+def _load_fp8(settings: EngineConfig) -> Runner:
+    try:
+        from foredraft.engine.fp8.runner import Fp8Runner
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise SettingError("dtype fp8 needs triton: pip install triton") from error
+    return Fp8Runner.load(settings)
 
 
 class ModelRunner:

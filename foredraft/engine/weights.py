@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,21 @@ def check_weights(directory: Path, config: ModelConfig) -> None:
     Raises:
         UnsupportedModel: as `WeightFiles`.
     """
+    with opened_weights(directory, config):
+        pass
+
+
+@contextmanager
+def opened_weights(directory: Path, config: ModelConfig) -> Iterator[WeightFiles]:
+    """The files of a model, compared with ``config``, open while the context lasts.
+
+    Raises:
+        UnsupportedModel: as `WeightFiles`.
+    """
     with ExitStack() as stack:
-        WeightFiles(directory, stack).check(config)
+        files = WeightFiles(directory, stack)
+        files.check(config)
+        yield files
 
 
 def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -137,9 +150,7 @@ def load_model(
     Raises:
         UnsupportedModel: the weights are not those of ``config``, or not those of a float type.
     """
-    with ExitStack() as stack:
-        read = WeightFiles(directory, stack)
-        read.check(config)
+    with opened_weights(directory, config) as read:
         make = _Maker(read, config, precision, device, fixed_launch)
         head = make.head_weight(_EMBEDDING if config.tied else _HEAD, output)
         return Transformer(

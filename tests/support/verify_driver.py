@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from foredraft.engine.runner import ModelRunner
+from foredraft.engine.runner import Runner
 from foredraft.params import FinishReason, SamplingParams, Schedule, Speculation
 from foredraft.policy.cost import StepCost
 from foredraft.tree.node_id import child_id, path_id, start_id
@@ -81,9 +81,7 @@ def guess_group(opened: OpenSequence, tokens: Sequence[int], guesses: Guesser) -
 
 
 class VerifyDriver:
-    def __init__(
-        self, runner: ModelRunner, *, max_nodes: int = 64, max_sequences: int = 64
-    ) -> None:
+    def __init__(self, runner: Runner, *, max_nodes: int = 64, max_sequences: int = 64) -> None:
         limits = Limits(max_sequences, max_nodes, 32, runner.kv.total_blocks)
         self.scheduler = Scheduler(Reservations(runner), runner.info, limits)
         self._published: queue.Queue[Response] = queue.Queue()

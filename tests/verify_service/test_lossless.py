@@ -10,7 +10,7 @@ from support.tiny_models import make_tiny_llama
 from support.verify_driver import Answer, Guesser, VerifyDriver, no_guesses
 
 from foredraft.config import EngineConfig
-from foredraft.engine.runner import ModelRunner
+from foredraft.engine.runner import Runner, load_runner
 
 VOCAB = 128
 PROMPTS = [
@@ -29,15 +29,15 @@ SAMPLED: list[dict[str, object]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=["float32", "auto"])
-def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
+@pytest.fixture(
+    scope="module", params=["float32", "auto", pytest.param("fp8", marks=pytest.mark.slow)]
+)
+def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     directory = make_tiny_llama(tmp_path_factory.mktemp("model"), vocab=VOCAB, context=512)
-    return ModelRunner.load(
-        EngineConfig(directory, dtype=request.param, threads=2, kv_memory_mib=16)
-    )
+    return load_runner(EngineConfig(directory, dtype=request.param, threads=2, kv_memory_mib=16))
 
 
-def alone(runner: ModelRunner, prompt: list[int], **params: object) -> Answer:
+def alone(runner: Runner, prompt: list[int], **params: object) -> Answer:
     """The plain run: no guesses, nobody else in the batch."""
     with VerifyDriver(runner) as driver:
         driver.open(0, prompt, **params)
@@ -56,7 +56,7 @@ def drafters(text: list[int], depth: int) -> dict[str, Guesser]:
 @pytest.mark.parametrize(
     "depth", [5, *(pytest.param(d, marks=pytest.mark.slow) for d in (1, 2, 8))]
 )
-def test_greedy_ids_are_those_of_the_plain_run(runner: ModelRunner, depth: int) -> None:
+def test_greedy_ids_are_those_of_the_plain_run(runner: Runner, depth: int) -> None:
     """Alone and eight at a time, unequal lengths."""
     prompts = PROMPTS[:8]
     params = {"max_tokens": 48, "ignore_eos": True}
@@ -70,7 +70,7 @@ def test_greedy_ids_are_those_of_the_plain_run(runner: ModelRunner, depth: int) 
         assert [answers[index].tokens for index in range(len(prompts))] == plain, name
 
 
-def test_sampled_ids_are_those_of_the_plain_run_in_a_mixed_batch(runner: ModelRunner) -> None:
+def test_sampled_ids_are_those_of_the_plain_run_in_a_mixed_batch(runner: Runner) -> None:
     """Penalties, bias, filters and seeds of eight neighbours."""
     prompts = PROMPTS[8:]
     cells = list(zip(prompts, SAMPLED, strict=True))
@@ -86,7 +86,7 @@ def test_sampled_ids_are_those_of_the_plain_run_in_a_mixed_batch(runner: ModelRu
             assert answers[index].tokens == plain[index].tokens, (name, SAMPLED[index])
 
 
-def test_every_guess_of_a_prophet_is_accepted(runner: ModelRunner) -> None:
+def test_every_guess_of_a_prophet_is_accepted(runner: Runner) -> None:
     for params in SAMPLED:
         plain = alone(runner, PROMPTS[4], max_tokens=41, ignore_eos=True, **params)
         with VerifyDriver(runner) as driver:
@@ -98,7 +98,7 @@ def test_every_guess_of_a_prophet_is_accepted(runner: ModelRunner) -> None:
         assert all(commit.accepted == 4 for commit in answer.commits[:-1])
 
 
-def test_a_barred_token_never_appears(runner: ModelRunner) -> None:
+def test_a_barred_token_never_appears(runner: Runner) -> None:
     """The drafter proposes exactly the token that a bias forbids."""
     plain = alone(runner, PROMPTS[5], max_tokens=12, ignore_eos=True)
     barred = plain.tokens[3]
@@ -112,7 +112,7 @@ def test_a_barred_token_never_appears(runner: ModelRunner) -> None:
     assert answer.tokens == expected.tokens
 
 
-def test_seeds_give_the_same_ids_alone_and_among_neighbours(runner: ModelRunner) -> None:
+def test_seeds_give_the_same_ids_alone_and_among_neighbours(runner: Runner) -> None:
     once = alone(runner, PROMPTS[6], max_tokens=24, temperature=1.0, seed=42)
     with VerifyDriver(runner) as driver:
         for index in range(8):
@@ -125,7 +125,7 @@ def test_seeds_give_the_same_ids_alone_and_among_neighbours(runner: ModelRunner)
 
 @pytest.mark.parametrize("length", [14, 15, 16, 17, 18, 30, 31, 32, 33, 34])
 @pytest.mark.parametrize("depth", [1, 4, 16, 17])
-def test_rounds_that_cross_block_edges(runner: ModelRunner, length: int, depth: int) -> None:
+def test_rounds_that_cross_block_edges(runner: Runner, length: int, depth: int) -> None:
     prompt = PROMPTS[-1][:length]
     plain = alone(runner, prompt, max_tokens=36, ignore_eos=True)
     with VerifyDriver(runner) as driver:
@@ -134,7 +134,7 @@ def test_rounds_that_cross_block_edges(runner: ModelRunner, length: int, depth: 
         assert driver.finish()[0].tokens == plain.tokens
 
 
-def test_log_probabilities_are_those_of_the_plain_run(runner: ModelRunner) -> None:
+def test_log_probabilities_are_those_of_the_plain_run(runner: Runner) -> None:
     """One entry per token, the chosen one listed, none for rejected guesses."""
     params = {"max_tokens": 40, "ignore_eos": True, "logprobs": 3}
     plain = alone(runner, PROMPTS[7], **params)
@@ -151,7 +151,7 @@ def test_log_probabilities_are_those_of_the_plain_run(runner: ModelRunner) -> No
         assert entry.top_values[0] == entry.chosen
 
 
-def test_a_replayed_sequence_goes_on_with_the_same_ids(runner: ModelRunner) -> None:
+def test_a_replayed_sequence_goes_on_with_the_same_ids(runner: Runner) -> None:
     plain = alone(runner, PROMPTS[9], max_tokens=100, ignore_eos=True, temperature=1.0, seed=8)
     with VerifyDriver(runner) as driver:
         driver.open(

@@ -13,7 +13,7 @@ from support.tiny_models import make_tiny_llama
 from support.verify_driver import VerifyDriver, guess_group, no_guesses
 
 from foredraft.config import EngineConfig
-from foredraft.engine.runner import ModelRunner
+from foredraft.engine.runner import Runner, load_runner
 from foredraft.wire.messages import Commit, NodeBatch
 
 VOCAB, CONTEXT = 128, 512
@@ -21,24 +21,26 @@ OLD, NEW = (random.Random(seed).choices(range(3, VOCAB), k=200) for seed in (1, 
 SAMPLED = {"max_tokens": 30, "ignore_eos": True, "temperature": 1.0, "seed": 9}
 
 
-@pytest.fixture(scope="module", params=["float32", "auto"])
-def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
+@pytest.fixture(
+    scope="module", params=["float32", "auto", pytest.param("fp8", marks=pytest.mark.slow)]
+)
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     model = make_tiny_llama(tmp_path_factory.mktemp("model"), vocab=VOCAB, context=CONTEXT)
     settings = EngineConfig(model, dtype=request.param, threads=1, kv_memory_mib=2)
-    runner = ModelRunner.load(settings)
+    runner = load_runner(settings)
     runner.chunk = 64  # also on a GPU
     return runner
 
 
 @pytest.fixture
-def runner(loaded: ModelRunner) -> Iterator[ModelRunner]:
+def runner(loaded: Runner) -> Iterator[Runner]:
     """64 blocks that are all free again after a test."""
     with blocks(loaded, 64):
         yield loaded
 
 
 @pytest.fixture(scope="module")
-def plain(loaded: ModelRunner) -> list[Commit]:
+def plain(loaded: Runner) -> list[Commit]:
     """What `NEW` says alone, with log-probabilities, which show the bits."""
     with VerifyDriver(loaded) as driver:
         driver.open(0, NEW, **SAMPLED, logprobs=3)
@@ -50,9 +52,7 @@ def tokens_of(commits: Sequence[Commit]) -> list[int]:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 6, 12])
-def test_preempted_in_prefill_or_after_it(
-    runner: ModelRunner, plain: list[Commit], turns: int
-) -> None:
+def test_preempted_in_prefill_or_after_it(runner: Runner, plain: list[Commit], turns: int) -> None:
     """Four chunks of prompt, then tokens; once more while it is replayed."""
     driver = ShortMemory(runner)
     driver.open(0, OLD[:5], max_tokens=60, ignore_eos=True)
@@ -75,7 +75,7 @@ def test_preempted_in_prefill_or_after_it(
     driver.scheduler.reservations.forget_prefixes()
 
 
-def test_blocks_lost_in_prefill_are_clean(runner: ModelRunner) -> None:
+def test_blocks_lost_in_prefill_are_clean(runner: Runner) -> None:
     """Half a prompt of numbers that are not finite, which nobody has noticed yet."""
     broken = 100
     row = runner._model.embedding[broken].clone()
@@ -92,9 +92,7 @@ def test_blocks_lost_in_prefill_are_clean(runner: ModelRunner) -> None:
 
 
 @pytest.mark.parametrize("turns", [1, 6])
-def test_preempted_with_a_known_beginning(
-    runner: ModelRunner, plain: list[Commit], turns: int
-) -> None:
+def test_preempted_with_a_known_beginning(runner: Runner, plain: list[Commit], turns: int) -> None:
     """Before and after its first token; the tokens that it saved are told once."""
     driver = ShortMemory(runner)
     driver.open(0, [*NEW[:150], 5, 6], max_tokens=2, ignore_eos=True)
@@ -112,7 +110,7 @@ def test_preempted_with_a_known_beginning(
 
 
 def test_its_own_prompt_is_not_computed_again_if_it_was_kept(
-    runner: ModelRunner, plain: list[Commit], monkeypatch: pytest.MonkeyPatch
+    runner: Runner, plain: list[Commit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = ShortMemory(runner)
     driver.open(0, NEW, **SAMPLED)
@@ -132,7 +130,7 @@ def test_its_own_prompt_is_not_computed_again_if_it_was_kept(
     driver.scheduler.reservations.forget_prefixes()
 
 
-def test_half_a_replay_is_not_kept(runner: ModelRunner, plain: list[Commit]) -> None:
+def test_half_a_replay_is_not_kept(runner: Runner, plain: list[Commit]) -> None:
     """Preempted again with one of three chunks computed: what lies behind is anybody's."""
     driver = ShortMemory(runner)
     driver.open(0, NEW, **SAMPLED)
@@ -149,7 +147,7 @@ def test_half_a_replay_is_not_kept(runner: ModelRunner, plain: list[Commit]) -> 
     driver.scheduler.reservations.forget_prefixes()
 
 
-def test_a_preempted_sequence_that_is_closed_is_gone(runner: ModelRunner) -> None:
+def test_a_preempted_sequence_that_is_closed_is_gone(runner: Runner) -> None:
     driver = ShortMemory(runner)
     driver.open(0, OLD[:5], max_tokens=20, ignore_eos=True)
     driver.open(1, NEW, max_tokens=20, ignore_eos=True)
@@ -165,9 +163,7 @@ def test_a_preempted_sequence_that_is_closed_is_gone(runner: ModelRunner) -> Non
     driver.scheduler.reservations.forget_prefixes()
 
 
-def test_late_guesses_meet_a_sequence_without_memory(
-    runner: ModelRunner, plain: list[Commit]
-) -> None:
+def test_late_guesses_meet_a_sequence_without_memory(runner: Runner, plain: list[Commit]) -> None:
     """Guesses of rounds that are over, of a life that is over, and of the newest root.
 
     What is not below the root is dropped, the rest stays and is used; a request that was drafted

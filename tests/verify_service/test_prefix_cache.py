@@ -12,26 +12,28 @@ from support.verify_driver import VerifyDriver
 
 from foredraft.config import EngineConfig
 from foredraft.engine.kv import BlockPool
-from foredraft.engine.runner import ModelRunner
+from foredraft.engine.runner import Runner, load_runner
 from verify_service.prefix_cache import PrefixCache
 
 VOCAB, CONTEXT = 128, 512
 PROMPT = random.Random(7).choices(range(3, VOCAB), k=200)
 
 
-@pytest.fixture(scope="module", params=["float32", "auto"])
+@pytest.fixture(
+    scope="module", params=["float32", "auto", pytest.param("fp8", marks=pytest.mark.slow)]
+)
 def runner(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ModelRunner]:
+) -> Iterator[Runner]:
     model = make_tiny_llama(tmp_path_factory.mktemp("model"), vocab=VOCAB, context=CONTEXT)
     settings = EngineConfig(model, dtype=request.param, threads=1, kv_memory_mib=2)
-    runner = ModelRunner.load(settings)
+    runner = load_runner(settings)
     runner.chunk = 64  # also on a GPU
     yield runner
     assert runner.kv.free_blocks == runner.kv.total_blocks
 
 
-def test_a_known_beginning_is_not_computed_again_and_changes_nothing(runner: ModelRunner) -> None:
+def test_a_known_beginning_is_not_computed_again_and_changes_nothing(runner: Runner) -> None:
     """The second prompt goes on differently, inside a chunk; log-probabilities show the bits."""
     other = [*PROMPT[:150], *random.Random(8).choices(range(3, VOCAB), k=40)]
     options = {"max_tokens": 12, "ignore_eos": True, "logprobs": 3}
@@ -49,7 +51,7 @@ def test_a_known_beginning_is_not_computed_again_and_changes_nothing(runner: Mod
     assert [c.logprobs for c in again.commits] == [c.logprobs for c in alone.commits]
 
 
-def test_what_was_decoded_or_guessed_is_never_reused(runner: ModelRunner) -> None:
+def test_what_was_decoded_or_guessed_is_never_reused(runner: Runner) -> None:
     """A text goes on over the edge of a chunk with rejected guesses; a prompt repeats all of it."""
     options = {"max_tokens": 80, "ignore_eos": True}
     with VerifyDriver(runner) as driver:
@@ -68,7 +70,7 @@ def test_what_was_decoded_or_guessed_is_never_reused(runner: ModelRunner) -> Non
     assert answer.tokens == expected
 
 
-def test_the_cache_gives_way(runner: ModelRunner) -> None:
+def test_the_cache_gives_way(runner: Runner) -> None:
     """Memory for one sequence only: every request runs, whatever was kept before."""
     need = runner.kv.blocks_for(320)
     taken = runner.kv.allocate(runner.kv.free_blocks - need)

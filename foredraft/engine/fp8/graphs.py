@@ -1,0 +1,79 @@
+"""Steps as CUDA graphs, one per bucket of sequences and rows.
+
+A launch from Python takes longer than most kernels of a step. A bucket is captured when it is first
+needed, after a run that compiles its kernels and makes its workspaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foredraft.engine.attention_plan import SequenceRows
+from foredraft.engine.fp8.inputs import Bounds, Inputs
+from foredraft.engine.fp8.model import Model
+from foredraft.engine.kv import BLOCK
+
+MOST_ROWS = 128  # more run without a graph
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Sizes that steps are padded to."""
+
+    slots: int
+    rows: int
+    most_rows: int  # of one sequence
+
+    @classmethod
+    def of(cls, batch: Sequence[SequenceRows]) -> Bucket:
+        """The smallest powers of two that hold ``batch``."""
+        counts = [len(sequence.tokens) for sequence in batch]
+        return cls(_power(len(batch)), _power(sum(counts)), _power(max(counts)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    inputs: Inputs
+    graph: torch.cuda.CUDAGraph
+    logits: Tensor
+
+
+class StepGraphs:
+    """Runs steps of one model; logits are overwritten by the next step of the same bucket."""
+
+    def __init__(self, model: Model, context: int) -> None:
+        self._model = model
+        self._context = context
+        self._captured: dict[Bucket, _Captured] = {}
+
+    def run(self, batch: Sequence[SequenceRows]) -> Tensor:
+        """Logits of the rows of ``batch``, and of padding behind them."""
+        bucket = Bucket.of(batch)
+        captured = self._captured.get(bucket)
+        if captured is None:
+            captured = self._captured[bucket] = self._capture(bucket, batch)
+        captured.inputs.fill(batch)
+        captured.graph.replay()
+        return captured.logits
+
+    def _capture(self, bucket: Bucket, batch: Sequence[SequenceRows]) -> _Captured:
+        """The run before it writes what the graph's own will write."""
+        device = self._model.memory.codes.device
+        inputs = Inputs.empty(bucket.slots, bucket.rows, -(-self._context // BLOCK) + 1, device)
+        inputs.fill(batch)
+        bounds = Bounds(bucket.most_rows, self._context)
+        self._model.step(inputs, bounds)
+        torch.cuda.synchronize(device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = self._model.step(inputs, bounds)
+        return _Captured(inputs, graph, logits)
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()

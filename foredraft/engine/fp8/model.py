@@ -1,0 +1,96 @@
+"""The forward pass in FP8 over the rows of a step, or of a chunk of a prompt.
+
+The residual stream is bfloat16. What a linear layer takes is quantised per token; what it gives is
+bfloat16, the stream added before it is rounded. Every operation looks at one row, or is one whose
+rows keep their bits in any company.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from foredraft.engine.fp8.inputs import Bounds, Inputs
+from foredraft.engine.fp8.operations import Matrix, Operations, Tokens
+from foredraft.engine.fp8.weights import Layer, Weights
+from kernels.kv_layout import KVLayer, KVPool
+
+
+class Model:
+    """Weights, the KV that they fill, and what computes with both."""
+
+    def __init__(self, weights: Weights, memory: KVPool, operations: Operations) -> None:
+        self.weights = weights
+        self.memory = memory
+        self.operations = operations
+        config = weights.config
+        self._turned = config.heads + config.kv_heads
+        self._ones = torch.ones(config.head_dim, device=weights.embedding.device)
+
+    def step(self, inputs: Inputs, bounds: Bounds) -> Tensor:
+        """Run a step's rows and write their KV: logits, float32 [rows, real vocabulary]."""
+        x = self._embedded(inputs)
+        for number, layer in enumerate(self.weights.layers):
+            x = self._decode(layer, self.memory.layer(number), x, inputs, bounds)
+        return self._logits(x)
+
+    def chunk(self, inputs: Inputs, bounds: Bounds) -> Tensor:
+        """Run a chunk's rows, padding included: the residual stream behind the last layer."""
+        x = self._embedded(inputs)
+        for number, layer in enumerate(self.weights.layers):
+            x = self._prefill(layer, self.memory.layer(number), x, inputs, bounds)
+        return x
+
+    def chunk_logits(self, x: Tensor) -> Tensor:
+        """Logits of some rows of what `chunk` returned."""
+        return self._logits(x)
+
+    def _decode(
+        self, layer: Layer, kv: KVLayer, x: Tensor, inputs: Inputs, bounds: Bounds
+    ) -> Tensor:
+        run, eps = self.operations, self.weights.config.rms_eps
+        tokens = run.norm_quantize(x, layer.attention_norm, eps)
+        qkv = run.product(tokens, layer.qkv, layer.qkv_bias)
+        x = run.product(self._attended(layer, kv, qkv, inputs, bounds), layer.out, residual=x)
+        both = run.product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
+        return run.product(run.silu_mul_quantize(both), layer.down, residual=x)
+
+    def _prefill(
+        self, layer: Layer, kv: KVLayer, x: Tensor, inputs: Inputs, bounds: Bounds
+    ) -> Tensor:
+        run, eps = self.operations, self.weights.config.rms_eps
+        tokens = run.norm_quantize(x, layer.attention_norm, eps)
+        qkv = run.chunk_product(tokens, layer.qkv, layer.qkv_bias)
+        attended = self._attended(layer, kv, qkv, inputs, bounds)
+        x = self._added(attended, layer.out, x)
+        both = run.chunk_product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
+        return self._added(run.silu_mul_quantize(both), layer.down, x)
+
+    def _added(self, tokens: Tokens, weight: Matrix, x: Tensor) -> Tensor:
+        """The library's product of many rows adds no residual."""
+        return self.operations.chunk_product(tokens, weight).add_(x)
+
+    def _attended(
+        self, layer: Layer, kv: KVLayer, qkv: Tensor, inputs: Inputs, bounds: Bounds
+    ) -> Tokens:
+        run = self.operations
+        if layer.head_norms is not None:
+            self._norm_heads(qkv, layer.head_norms)
+        q = run.write(qkv, self.weights.turns, inputs, kv)
+        return run.quantize(run.attend(q, kv, inputs, bounds))
+
+    def _norm_heads(self, qkv: Tensor, head_norms: Tensor) -> None:
+        """Norm every query and key head, in place; values stay."""
+        width = self.weights.config.head_dim
+        unit = self.operations.norm(qkv.view(-1, width), self._ones, self.weights.config.rms_eps)
+        normed = unit.view(len(qkv), -1, width)[:, : self._turned] * head_norms
+        qkv.view(len(qkv), -1, width)[:, : self._turned] = normed
+
+    def _embedded(self, inputs: Inputs) -> Tensor:
+        return self.weights.embedding.index_select(0, inputs.rows.token)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        eps = self.weights.config.rms_eps
+        return self.operations.logits(
+            self.operations.norm(x, self.weights.last_norm, eps), self.weights.head
+        )

@@ -1,0 +1,182 @@
+"""Runs a target in FP8: the same protocol as `ModelRunner`, other numbers.
+
+A step's rows have the same bits in any company: every operation looks at one row, or is a kernel
+(or a reference) that promises it. A chunk of a prompt is a launch of one fixed shape at a fixed
+place, in which the position before each row is committed already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foredraft.config import FP8, FP8_CAPABILITY, EngineConfig
+from foredraft.engine.attention_plan import TILE, SequenceRows
+from foredraft.engine.fp8.graphs import MOST_ROWS, StepGraphs
+from foredraft.engine.fp8.inputs import Bounds, Inputs
+from foredraft.engine.fp8.kernel_operations import KernelOperations
+from foredraft.engine.fp8.kv import CodedKV
+from foredraft.engine.fp8.model import Model
+from foredraft.engine.fp8.operations import Operations
+from foredraft.engine.fp8.reference_operations import ReferenceOperations
+from foredraft.engine.fp8.weights import Read, quantise
+from foredraft.engine.kv import BLOCK, BlockPool, physical_slots
+from foredraft.engine.model_config import (
+    ModelConfig,
+    UnsupportedModel,
+    check_whole,
+    read_model_config,
+)
+from foredraft.engine.model_info import read_model_info
+from foredraft.engine.weights import opened_weights
+from foredraft.wire.messages import ModelInfo
+from kernels.kv_layout import HEAD_DIMS
+
+log = logging.getLogger(__name__)
+
+_CPU_CHUNK, _GPU_CHUNK = TILE, 4 * TILE
+_MOST_GROUP = 16  # query heads per KV head that attention takes
+
+
+class Fp8Runner:
+    """One model on one device. Not thread-safe: one engine thread owns it."""
+
+    def __init__(self, model: Model, kv: CodedKV, info: ModelInfo) -> None:
+        self.info = info
+        self._model = model
+        self._memory = kv
+        self._device = model.weights.embedding.device
+        on_gpu = self._device.type == "cuda"
+        self.chunk = _GPU_CHUNK if on_gpu else _CPU_CHUNK
+        self._blocks = -(-info.context_length // BLOCK) + 1
+        self._chunk_inputs = Inputs.empty(1, self.chunk, self._blocks, self._device)
+        self._graphs = StepGraphs(model, info.context_length) if on_gpu else None
+
+    @classmethod
+    def load(cls, settings: EngineConfig) -> Fp8Runner:
+        """Read, quantise, and take the KV memory.
+
+        Raises:
+            UnsupportedModel: the directory holds no model that this engine runs in FP8.
+        """
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        config = read_model_config(settings.model)
+        check_whole(settings.model)
+        info = read_model_info(settings.model, config, FP8)
+        device, operations = choose_operations(settings.device)
+        with opened_weights(settings.model, config) as read:
+            return cls.build(read, config, info, device, operations, settings.kv_memory_mib)
+
+    @classmethod
+    @torch.inference_mode()
+    def build(
+        cls,
+        read: Read,
+        config: ModelConfig,
+        info: ModelInfo,
+        device: torch.device,
+        operations: Operations,
+        kv_memory_mib: int,
+    ) -> Fp8Runner:
+        """A runner of the model whose tensors ``read`` gives.
+
+        Raises:
+            UnsupportedModel: no kernel takes its heads, or a weight is not finite.
+        """
+        check_heads(config)
+        weights = quantise(read, config, info.vocab_size, device, operations)
+        kv = CodedKV(config, kv_memory_mib, device)
+        log.info(
+            "model %s on %s: linear layers, attention and KV of all %d layers in FP8 by %s, "
+            "the head in bfloat16; %d KV blocks",
+            info.model_id,
+            device,
+            config.layers,
+            operations.name,
+            kv.pool.total_blocks,
+        )
+        return cls(Model(weights, kv.memory, operations), kv, info)
+
+    @property
+    def kv(self) -> BlockPool:
+        return self._memory.pool
+
+    @torch.inference_mode()
+    def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
+        """Write the KV of one chunk of prompt, positions start..start+len(tokens)-1.
+
+        ``start`` is a multiple of ``chunk`` and at most ``chunk`` tokens are given, so that a
+        position is always computed in the same launch.
+        """
+        self._run_chunk(blocks, tokens, start)
+
+    @torch.inference_mode()
+    def prefill_scored(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
+        """`prefill`, with the same bits; returns logits of the rows as `forward` does."""
+        x = self._run_chunk(blocks, tokens, start)
+        return self._model.chunk_logits(x[: len(tokens)])
+
+    @torch.inference_mode()
+    def forward(self, batch: Sequence[SequenceRows]) -> Tensor:
+        """Run new rows of many sequences and write their KV.
+
+        Returns:
+            Logits over the real vocabulary, float32 [rows, vocab], in the order of the rows.
+            On a GPU the next call may overwrite them.
+        """
+        counts = [len(sequence.tokens) for sequence in batch]
+        rows = sum(counts)
+        if self._graphs is not None and rows <= MOST_ROWS:
+            return self._graphs.run(batch)[:rows]
+        inputs = Inputs.empty(len(batch), rows, self._blocks, self._device)
+        inputs.fill(batch)
+        return self._model.step(inputs, Bounds(max(counts), self.info.context_length))
+
+    @torch.inference_mode()
+    def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy KV from logical slot to logical slot; all reads come before the writes."""
+        moved = np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=np.int64)
+        if len(moved):
+            self._memory.move(
+                physical_slots(blocks, moved[:, 0]), physical_slots(blocks, moved[:, 1])
+            )
+
+    @torch.inference_mode()
+    def scrub(self, blocks: Sequence[int]) -> None:
+        """Zero blocks whose values may not be finite, before they are freed."""
+        self._memory.scrub(blocks)
+
+    def _run_chunk(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
+        self._chunk_inputs.fill_chunk(blocks, tokens, start)
+        return self._model.chunk(self._chunk_inputs, Bounds(self.chunk, self.info.context_length))
+
+
+def choose_operations(device: str) -> tuple[torch.device, Operations]:
+    """Kernels on a GPU of compute capability 8.9 or newer; elsewhere references, on the CPU."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    chosen = torch.device(name)
+    if chosen.type == "cuda" and torch.cuda.get_device_capability(chosen) >= FP8_CAPABILITY:
+        return chosen, KernelOperations()
+    log.warning(
+        "dtype fp8 is fast on a GPU of compute capability 8.9 or newer only: "
+        "torch references compute the same on the CPU, slowly"
+    )
+    return torch.device("cpu"), ReferenceOperations()
+
+
+def check_heads(config: ModelConfig) -> None:
+    """Raises UnsupportedModel if attention's kernels do not take the model's heads."""
+    step, largest = HEAD_DIMS
+    if config.head_dim % step or config.head_dim > largest:
+        allowed = f"a multiple of {step} up to {largest}"
+        raise UnsupportedModel(f"head_dim must be {allowed} with dtype fp8, not {config.head_dim}")
+    if config.group > _MOST_GROUP:
+        raise UnsupportedModel(
+            f"a KV head must serve at most {_MOST_GROUP} query heads with dtype fp8, "
+            f"not {config.group}"
+        )
