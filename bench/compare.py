@@ -28,7 +28,7 @@ from foredraft.cli.options import (
     positive_int,
     read_speculation,
 )
-from foredraft.config import DTYPES, StackConfig
+from foredraft.config import TARGET_DTYPES, StackConfig
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import SamplingParams, Speculation, check_params
 from foredraft.prompt_file import Chat, read_prompts
@@ -241,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
     parser.add_argument("--draft", default="none", metavar=DRAFT_NAMES)
-    parser.add_argument("--dtype", choices=DTYPES, default="auto")
+    parser.add_argument("--dtype", choices=TARGET_DTYPES, default="auto")
     parser.add_argument(
         "--speculation",
         type=names_of(_MODES),

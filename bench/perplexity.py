@@ -17,9 +17,9 @@ from bench.report import check_output, write_report
 from bench.values import names_of, two_or_more
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import find_model, positive_int
-from foredraft.config import DTYPES, EngineConfig, usable_cores
+from foredraft.config import TARGET_DTYPES, EngineConfig, usable_cores
 from foredraft.engine.model_config import UnsupportedModel, check_whole, read_model_config
-from foredraft.engine.runner import ModelRunner, SequenceRows
+from foredraft.engine.runner import Runner, SequenceRows, load_runner
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import InvalidField
 from foredraft.prompt_file import read_text
@@ -72,13 +72,13 @@ def _windows(model: Path, text: str, width: int, limit: int) -> list[list[int]]:
 def _text_loss(settings: EngineConfig, windows: list[list[int]]) -> float:
     try:
         check_whole(settings.model)
-        runner = ModelRunner.load(settings)
+        runner = load_runner(settings)
         return sum(_loss(runner, window) for window in windows)
     except (ValueError, MemoryError) as error:  # a model or dtype that cannot be run; no KV left
         raise CommandError(f"{settings.dtype}: {error}") from error
 
 
-def _loss(runner: ModelRunner, tokens: list[int]) -> float:
+def _loss(runner: Runner, tokens: list[int]) -> float:
     """Sum of -log p of every token after the first."""
     blocks = runner.kv.allocate(runner.kv.blocks_for(len(tokens)))
     total = 0.0
@@ -101,10 +101,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--dtypes",
-        type=names_of(DTYPES),
+        type=names_of(TARGET_DTYPES),
         default="float32,float16,bfloat16",
         metavar="NAMES",
-        help=f"with commas: {', '.join(DTYPES)}",
+        help=f"with commas: {', '.join(TARGET_DTYPES)}",
     )
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
     parser.add_argument("--json", type=Path, metavar="OUT")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from foredraft.cli.options import DEFAULT_GRPC_PORT, Subparsers, add_command
-from foredraft.config import cache_directory, usable_cores
+from foredraft.config import FP8_CAPABILITY, cache_directory, usable_cores
 from foredraft.models.catalog import KNOWN_MODELS
 from foredraft.models.resolve import converted_path
 from foredraft.supervisor.address import claim_port
@@ -96,7 +96,10 @@ def _gpu() -> Fact:
 
     if not torch.cuda.is_available():
         return Fact("note", "gpu", "none: models run on the CPU")
-    return Fact("ok", "gpu", torch.cuda.get_device_name(0))
+    major, minor = torch.cuda.get_device_capability(0)
+    able = "" if (major, minor) >= FP8_CAPABILITY else ", too old for --dtype fp8"
+    name = torch.cuda.get_device_name(0)
+    return Fact("ok", "gpu", f"{name}, compute capability {major}.{minor}{able}")
 
 
 def _cache() -> Fact:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from foredraft.cli.faults import CommandError
-from foredraft.config import DTYPES, KV_MEMORY_MIB, RateLimit
+from foredraft.config import KV_MEMORY_MIB, TARGET_DTYPES, RateLimit
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS
 from foredraft.models.fetch import ModelError
 from foredraft.models.resolve import resolve_draft, resolve_model
@@ -51,7 +51,12 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         help="the draft model, likewise; default is the one that is shipped for the target, none "
         "leaves the suffix cache",
     )
-    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="how weights are held")
+    parser.add_argument(
+        "--dtype",
+        choices=TARGET_DTYPES,
+        default="auto",
+        help="how weights are held; fp8 is for the target, and its draft then is auto",
+    )
     parser.add_argument(
         "--max-nodes",
         type=positive_int,

@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 import importlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,12 @@ from foredraft.cli.options import (
 from foredraft.cli.tracing import add_trace_file_flag, tracing_config
 from foredraft.config import (
     DTYPES,
+    FP8,
+    FP8_DEPTH,
     PREFIX_SHARE,
     REQUEST_SECONDS,
     RESUME_SECONDS,
+    TARGET_DTYPES,
     DraftConfig,
     EngineConfig,
     GatewayConfig,
@@ -41,7 +44,7 @@ from foredraft.config import (
 )
 from foredraft.engine.model_config import UnsupportedModel
 from foredraft.models.catalog import DEFAULT_MODEL
-from foredraft.params import Range, Schedule, Speculation
+from foredraft.params import InvalidField, Range, Schedule, Speculation
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +67,7 @@ def _add_verify(roles: Subparsers) -> None:
     parser = _add_role(roles, "verify", "the target model", _verify_config)
     _add_listen(parser)
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="the target")
-    _add_engine_flags(parser)
+    _add_engine_flags(parser, TARGET_DTYPES)
     add_fake_target_flag(parser)
     parser.add_argument(
         "--prefix-share",
@@ -86,7 +89,7 @@ def _add_draft(roles: Subparsers) -> None:
         default="none",
         help="the draft model; none: suffix only; default: the one that is shipped for the target",
     )
-    _add_engine_flags(parser)
+    _add_engine_flags(parser, DTYPES)
     add_fake_draft_flag(parser)
     add_suffix_store_flag(parser)
     _add_limits(parser, DraftConfig, nodes="most guesses in a tree")
@@ -148,8 +151,8 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", metavar="ADDRESS", required=True, help="HOST:PORT or unix:PATH")
 
 
-def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="how weights are held")
+def _add_engine_flags(parser: argparse.ArgumentParser, dtypes: Sequence[str]) -> None:
+    parser.add_argument("--dtype", choices=dtypes, default="auto", help="how weights are held")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N")
     counts = {"threads": "computing threads", "kv_memory_mib": "memory for keys and values"}
     _add_counts(parser, EngineConfig, counts)
@@ -173,6 +176,8 @@ def _add_counts(parser: argparse.ArgumentParser, config: type, texts: dict[str, 
 
 
 def _verify_config(args: argparse.Namespace) -> VerifyConfig:
+    if args.dtype == FP8 and args.max_depth > FP8_DEPTH:
+        raise InvalidField("--max-depth", f"at most {FP8_DEPTH} with --dtype fp8")
     return VerifyConfig(
         listen=args.listen,
         engine=_engine_config(args, find_model(args.model)),

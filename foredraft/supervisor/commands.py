@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from foredraft.config import StackConfig, usable_cores, worker_environment
+from foredraft.config import FP8, StackConfig, usable_cores, worker_environment
 from foredraft.supervisor.address import reachable
 from foredraft.supervisor.child import Child
 
@@ -37,7 +37,8 @@ def make_children(
     if config.suffix_store:
         draft_arguments += ["--suffix-store", str(config.suffix_store)]
     if config.draft is not None:
-        draft_arguments += ["--model", str(config.draft), "--dtype", config.dtype]
+        dtype = "auto" if config.dtype == FP8 else config.dtype
+        draft_arguments += ["--model", str(config.draft), "--dtype", dtype]
         draft_arguments += ["--kv-memory-mib", str(config.draft_kv_memory_mib)]
     verify_arguments = ["--listen", verify, "--model", str(config.model), *common]
     verify_arguments += ["--dtype", config.dtype, "--prefix-share", str(config.prefix_share)]

@@ -42,6 +42,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["run", "hi", "--suffix-store", "-1"], "--suffix-store: must be a whole number from 0 to"),
         (["up", "--speculation", "model"], "--draft must be a model directory or id"),
         (["up", "--dtype", "int3"], "argument --dtype: invalid choice"),
+        (["serve", "draft", "--listen", "unix:d", "--dtype", "fp8"], "argument --dtype: invalid"),
+        (
+            ["serve", "verify", "--listen", "unix:v", "--dtype", "fp8", "--max-depth", "65"],
+            "--max-depth must be at most 64 with --dtype fp8",
+        ),
         (["generate", "hi", "--logit-bias", "5"], "--logit-bias: must be ID=BIAS"),
         (["generate", "hi", "--logit-bias", "a=1"], "ID a whole number from 0 to 2^31 - 1"),
         (["generate", "hi", "--logit-bias", "5=x"], "BIAS a number from -1000 to 1000"),

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,3 +176,7 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
     assert parsed["draft"].dtype == parsed["verify"].dtype == "float32"
     assert (parsed["verify"].kv_memory_mib, parsed["draft"].kv_memory_mib) == (77, 33)
     assert parsed["draft"].suffix_store == 555
+
+    make_children(replace(wanted, dtype="fp8"), "0.0.0.0:1234", tmp_path)
+    parsed = {name: build_parser().parse_args(c[3:]) for name, c in commands.items()}
+    assert (parsed["verify"].dtype, parsed["draft"].dtype) == ("fp8", "auto")
