@@ -217,8 +217,12 @@ class StepLoop:
             self._trace.prefilled(sequence.key, started, sequence.ready)
 
     def _feed(self, sequence: VerifySequence) -> None:
-        """Run one chunk of the prompt, or one chain of tokens that were committed before."""
-        prompt_end = min(len(sequence.opened.prompt), len(sequence.tokens) - 1)
+        """Run one chunk of the prompt, or one chain of tokens that were committed before.
+
+        The prompt's last token was a root when the sequence first ran, so it is a row of a chain:
+        a prefill may round it differently.
+        """
+        prompt_end = len(sequence.opened.prompt) - 1
         start = sequence.fed
         if start < prompt_end:
             end = min(start + self._runner.chunk, prompt_end)

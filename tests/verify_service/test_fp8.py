@@ -26,8 +26,7 @@ SAMPLED = {"max_tokens": 20, "ignore_eos": True, "temperature": 1.0, "seed": 9, 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    """One layer: what is tested are the services."""
-    model = make_tiny_llama(tmp_path_factory.mktemp("model"), layers=1, vocab=VOCAB, context=256)
+    model = make_tiny_llama(tmp_path_factory.mktemp("model"), vocab=VOCAB, context=256)
     loaded = load_runner(EngineConfig(model, dtype="fp8", device="cpu", threads=1, kv_memory_mib=2))
     assert loaded.info.dtype == "fp8"
     return loaded
@@ -50,7 +49,7 @@ def plain(runner: Runner) -> Answer:
 
 
 def test_a_mixed_batch_with_guesses_says_what_each_says_alone(runner: Runner) -> None:
-    options = {"max_tokens": 24, "ignore_eos": True}
+    options = {"max_tokens": 16, "ignore_eos": True}
     answers = [alone(runner, PROMPT[:length], **options, **params) for length, params in CELLS]
     verified = 0
     for name in ("half right", "random"):

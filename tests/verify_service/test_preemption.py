@@ -67,7 +67,7 @@ def test_preempted_in_prefill_or_after_it(runner: Runner, plain: list[Commit], t
     assert [victim.seq_id for victim in driver.victims] == [1, 1]
     assert driver.victims[0].in_prefill == (turns < 4)
     assert driver.victims[0].fed == (64 * turns if turns < 4 else 199 + turns - 3)
-    assert driver.victims[1].fed == (64 if turns < 4 else 200)  # its prompt was kept
+    assert driver.victims[1].fed == (64 if turns < 4 else 199)  # its prompt was kept
     answer = driver.answers[1]
     assert answer.tokens == tokens_of(plain)
     said = [entry for commit in answer.commits for entry in commit.logprobs]
@@ -78,8 +78,11 @@ def test_preempted_in_prefill_or_after_it(runner: Runner, plain: list[Commit], t
 def test_blocks_lost_in_prefill_are_clean(runner: Runner) -> None:
     """Half a prompt of numbers that are not finite, which nobody has noticed yet."""
     broken = 100
-    row = runner._model.embedding[broken].clone()
-    runner._model.embedding[broken] = float("nan")
+    if runner.info.dtype == "fp8":
+        pytest.skip("looks into memory that is laid out differently")
+    embedding = runner._model.embedding
+    row = embedding[broken].clone()
+    embedding[broken] = float("nan")
     driver = ShortMemory(runner)
     driver.open(0, [broken, *NEW], max_tokens=5)
     driver.turn()
@@ -88,7 +91,7 @@ def test_blocks_lost_in_prefill_are_clean(runner: Runner) -> None:
     assert all(layer.isfinite().all() for layer in runner._memory.block_rows)
     driver.finish_here()
     assert driver.answers[0].error is not None
-    runner._model.embedding[broken] = row
+    embedding[broken] = row
 
 
 @pytest.mark.parametrize("turns", [1, 6])
