@@ -43,12 +43,13 @@ class _Captured:
 
 
 class StepGraphs:
-    """Runs steps of one model; logits are overwritten by the next step of the same bucket."""
+    """Runs steps of one model; logits are overwritten by the next step."""
 
     def __init__(self, model: Model, context: int) -> None:
         self._model = model
         self._context = context
         self._captured: dict[Bucket, _Captured] = {}
+        self._pool = torch.cuda.graph_pool_handle()  # one for all: only one of them runs at a time
 
     def run(self, batch: Sequence[SequenceRows]) -> Tensor:
         """Logits of the rows of ``batch``, and of padding behind them."""
@@ -69,7 +70,7 @@ class StepGraphs:
         self._model.step(inputs, bounds)
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool):
             logits = self._model.step(inputs, bounds)
         return _Captured(inputs, graph, logits)
 
