@@ -17,6 +17,7 @@ _BENCHMARKS = (
     "survival",
     "wire",
     "kernels",
+    "step",
     "perplexity",
     "tables",
 )

@@ -32,7 +32,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("destination", metavar="DST", type=Path, help="the directory to make of it")
     parser.add_argument(
         "--shape",
-        type=_shape,
+        type=shape_value,
         required=True,
         metavar=f"{'|'.join(SHAPES)}|SIZE=N,...",
         help=f"a known shape; or sizes, of {', '.join(SIZES)}, where it is not the source's",
@@ -106,7 +106,7 @@ def _load(module: str) -> Any:
         raise CommandError(f"{NAME} needs {error.name}: pip install 'foredraft[worker]'") from error
 
 
-def _shape(text: str) -> Shape:
+def shape_value(text: str) -> Shape:
     """How argparse reads a known shape or sizes with commas between them."""
     if text in SHAPES:
         return SHAPES[text]
