@@ -25,19 +25,20 @@ from foredraft.params import SamplingParams
 from foredraft.policy.cost import StepCost
 from foredraft.tree.node_id import child_id
 from foredraft.wire.messages import Limits, NodeGroup, OpenSequence, Source
-from kernels.tree_append import KNOWN, NEW
+from kernels.tree_append import FULL, KNOWN, NEW
 from verify_service.reservations import Reservations
 from verify_service.sequence import VerifySequence
 from verify_service.step import run, select
 
 VOCAB, EOS, CONTEXT = 64, (2,), 192
-NODES, DEPTH, ALLOWED = 16, 4, 8
+NODES, DEPTH, ALLOWED = 8, 4, 6
 COST = StepCost((1, 64), (5.0, 6.0))
-PROMPTS = (3, 66, 20)
+PROMPTS = (3, 66)
 PARAMS = (
     SamplingParams(max_tokens=6, ignore_eos=True),
-    SamplingParams(temperature=0.9, presence_penalty=1.0, seed=5, ignore_eos=True),
-    SamplingParams(temperature=1.2, logit_bias={7: 2.0}, seed=9, ignore_eos=True),
+    SamplingParams(
+        temperature=0.9, presence_penalty=1.0, logit_bias={7: 2.0}, seed=5, ignore_eos=True
+    ),
 )
 
 
@@ -97,7 +98,7 @@ def plainly(twins: Twins) -> list[list[int]]:
     """What the sequences say without guesses."""
     memory = Reservations(twins.service)
     sequences = list(opened(twins, memory, random.Random(1)))
-    for _ in range(14):
+    for _ in range(12):
         ready = [s for s in sequences if s.budget > 0]
         run(twins.service, select(ready, 0, COST, memory))
     texts = [list(sequence.tokens) for sequence in sequences]
@@ -163,7 +164,8 @@ def test_steps_on_the_device_commit_what_the_services_commit(twins: Twins) -> No
         ready = [sequence for index, sequence in enumerate(sequences) if index not in ended]
         outcomes, _ = run(twins.service, select(ready, allowed, COST, memory))
         found = step.commits(number)
-        assert set(found["outcome"][: found["outcome"].count_nonzero()].tolist()) <= {NEW, KNOWN}
+        told_about = found["outcome"][: sum(len(tokens) for _, tokens, _ in guessed)]
+        assert set(told_about.tolist()) <= {NEW, KNOWN, FULL}
         by_slot = {outcome.sequence.opened.seq_id: outcome.commit for outcome in outcomes}
         for slot, sequence in enumerate(sequences):
             commit = by_slot.get(slot)
@@ -184,7 +186,7 @@ def test_steps_on_the_device_commit_what_the_services_commit(twins: Twins) -> No
             assert held == nodes_in(sequence.tree)
             assert sequence.tokens == texts[slot][: len(sequence.tokens)]
     assert ended == {0}
-    assert accepted > 6 and verified > accepted
+    assert accepted > 3 and verified > accepted
     assert (found["base"] > 2).all()
 
 
@@ -193,7 +195,7 @@ def test_more_nodes_than_the_bucket_holds_are_refused(twins: Twins) -> None:
     step.told()["allowed"][0] = 5
     with pytest.raises(ValueError, match="allowed nodes must be at most those of the bucket, 4"):
         step.launch(StepBucket(4))
-    with pytest.raises(ValueError, match="these at most 32"):
-        step.launch(StepBucket(33))
+    with pytest.raises(ValueError, match="these at most 16"):
+        step.launch(StepBucket(17))
     with pytest.raises(ValueError, match="depth must be from 1 to 64, not 65"):
         replace(step.limits, depth=65)
