@@ -15,7 +15,7 @@ from kernels.lm_head import lm_head
 from kernels.quantize_rows import quantize_rows
 from kernels.quantize_weight import quantize_weight
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
-from kernels.rope_kv_write import rope_kv_write
+from kernels.rope_kv_write import HeadNorms, rope_kv_write
 from kernels.silu_mul_quant import silu_mul_quant
 from kernels.skinny_arguments import Workspace
 from kernels.skinny_gemm import workspace_for
@@ -69,11 +69,18 @@ class KernelOperations:
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         return fp8_gemm(x.codes, x.scales, weight.codes, weight.scales, bias=bias)
 
-    def write(self, qkv: Tensor, turns: Tensor, inputs: Inputs, layer: KVLayer) -> Tensor:
+    def write(
+        self,
+        qkv: Tensor,
+        turns: Tensor,
+        inputs: Inputs,
+        layer: KVLayer,
+        head_norms: HeadNorms | None,
+    ) -> Tensor:
         kv_heads, head_dim = layer.codes.shape[1], layer.codes.shape[4]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
         q = qkv.new_empty((len(qkv), heads, head_dim))
-        rope_kv_write(qkv, turns, inputs.rows.position, inputs.place, layer, q)
+        rope_kv_write(qkv, turns, inputs.rows.position, inputs.place, layer, q, head_norms)
         return q
 
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:

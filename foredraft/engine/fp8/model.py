@@ -7,7 +7,6 @@ rows keep their bits in any company.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from foredraft.engine.fp8.inputs import Bounds, Inputs
@@ -23,9 +22,6 @@ class Model:
         self.weights = weights
         self.memory = memory
         self.operations = operations
-        config = weights.config
-        self._turned = config.heads + config.kv_heads
-        self._ones = torch.ones(config.head_dim, device=weights.embedding.device)
 
     def step(self, inputs: Inputs, bounds: Bounds) -> Tensor:
         """Run a step's rows and write their KV: logits, float32 [rows, real vocabulary]."""
@@ -74,17 +70,8 @@ class Model:
         self, layer: Layer, kv: KVLayer, qkv: Tensor, inputs: Inputs, bounds: Bounds
     ) -> Tokens:
         run = self.operations
-        if layer.head_norms is not None:
-            self._norm_heads(qkv, layer.head_norms)
-        q = run.write(qkv, self.weights.turns, inputs, kv)
+        q = run.write(qkv, self.weights.turns, inputs, kv, layer.head_norms)
         return run.quantize(run.attend(q, kv, inputs, bounds))
-
-    def _norm_heads(self, qkv: Tensor, head_norms: Tensor) -> None:
-        """Norm every query and key head, in place; values stay."""
-        width = self.weights.config.head_dim
-        unit = self.operations.norm(qkv.view(-1, width), self._ones, self.weights.config.rms_eps)
-        normed = unit.view(len(qkv), -1, width)[:, : self._turned] * head_norms
-        qkv.view(len(qkv), -1, width)[:, : self._turned] = normed
 
     def _embedded(self, inputs: Inputs) -> Tensor:
         return self.weights.embedding.index_select(0, inputs.rows.token)

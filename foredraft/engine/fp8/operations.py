@@ -13,6 +13,7 @@ from torch import Tensor
 
 from foredraft.engine.fp8.inputs import Bounds, Inputs
 from kernels.kv_layout import KVLayer
+from kernels.rope_kv_write import HeadNorms
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,15 @@ class Operations(Protocol):
         """Of a chunk's rows, of which there are always as many: each has the bits of its place."""
         ...
 
-    def write(self, qkv: Tensor, turns: Tensor, inputs: Inputs, layer: KVLayer) -> Tensor:
-        """Turn queries and keys, write keys and values; queries [rows, heads, head_dim]."""
+    def write(
+        self,
+        qkv: Tensor,
+        turns: Tensor,
+        inputs: Inputs,
+        layer: KVLayer,
+        head_norms: HeadNorms | None,
+    ) -> Tensor:
+        """Norm and turn queries and keys, write keys and values; queries [rows, heads, width]."""
         ...
 
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:

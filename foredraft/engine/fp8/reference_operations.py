@@ -20,7 +20,7 @@ from kernels.rmsnorm_residual_quant import (
     rmsnorm_residual_quant_reference,
     rmsnorm_residual_reference,
 )
-from kernels.rope_kv_write import rope_kv_write_reference
+from kernels.rope_kv_write import HeadNorms, rope_kv_write_reference
 from kernels.silu_mul_quant import silu_mul_quant_reference
 from kernels.tree_attention import tree_attention_reference
 
@@ -57,11 +57,20 @@ class ReferenceOperations:
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         return self.product(x, weight, bias)
 
-    def write(self, qkv: Tensor, turns: Tensor, inputs: Inputs, layer: KVLayer) -> Tensor:
+    def write(
+        self,
+        qkv: Tensor,
+        turns: Tensor,
+        inputs: Inputs,
+        layer: KVLayer,
+        head_norms: HeadNorms | None,
+    ) -> Tensor:
         kv_heads, head_dim = layer.codes.shape[1], layer.codes.shape[4]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
         q = qkv.new_zeros((len(qkv), heads, head_dim))
-        rope_kv_write_reference(qkv, turns, inputs.rows.position, inputs.place, layer, q)
+        rope_kv_write_reference(
+            qkv, turns, inputs.rows.position, inputs.place, layer, q, head_norms
+        )
         return q
 
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from foredraft.engine.fp8.operations import Matrix, Operations
 from foredraft.engine.model_config import ModelConfig, UnsupportedModel
 from foredraft.engine.rotary import Rotary, pair_up
+from kernels.rope_kv_write import HeadNorms
 
 Read = Callable[[str], Tensor]  # a tensor by its name in a Hugging Face directory
 
@@ -26,7 +27,7 @@ class Layer:
 
     qkv_bias: float32 [outputs], for families that have it.
     attention_norm, mlp_norm: float32 [hidden], of the norm before each half.
-    head_norms: bfloat16 [heads + kv_heads, head_dim], for families that have them.
+    head_norms: of query heads, then of key heads, for families that have them.
     """
 
     qkv: Matrix
@@ -36,7 +37,7 @@ class Layer:
     attention_norm: Tensor
     mlp_norm: Tensor
     qkv_bias: Tensor | None = None
-    head_norms: Tensor | None = None
+    head_norms: HeadNorms | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,11 @@ class _Maker:
             raise UnsupportedModel(f"weight {names[0]} or one beside it is not finite")
         return made
 
-    def head_norms(self, attention: str) -> Tensor:
-        """One row per query head, then one per key head."""
+    def head_norms(self, attention: str) -> HeadNorms:
         queries, keys = (self.laid_out(f"{attention}.{part}_norm.weight") for part in "qk")
         heads, kv_heads = self.config.heads, self.config.kv_heads
-        return torch.cat((queries.expand(heads, -1), keys.expand(kv_heads, -1))).bfloat16()
+        stacked = torch.cat((queries.expand(heads, -1), keys.expand(kv_heads, -1)))
+        return HeadNorms(stacked.float().contiguous(), self.config.rms_eps)
 
     def laid_out(self, name: str) -> Tensor:
         """A tensor whose query and key heads have their pairs side by side."""
