@@ -1,7 +1,9 @@
-"""``foredraft bench plots FILE…``: draws what ``foredraft bench drafts --json`` has written.
+"""``foredraft bench plots FILE…``: draws what ``foredraft bench drafts|step --json`` has written.
 
-Per file up to four pictures: tokens per step of every group, acceptance by depth, how often guesses
-came true against how likely they were said to be, and modelled speeds by threshold.
+Per report of steps two pictures: their time by their rows, and by context beside what the memory
+alone would take. Per report of drafts up to four: tokens per step of every group, acceptance by
+depth, how often guesses came true against how likely they were said to be, and modelled speeds by
+threshold.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.cells import SELF_TUNED
+from bench.step.figures import step_figures
 from foredraft.cli.faults import CommandError
 from foredraft.params import InvalidField
 
@@ -64,13 +67,15 @@ def _read(file: Path) -> dict[str, Any]:
         raise InvalidField("FILE", f"a report to read: {file}: {error.strerror}") from None
     except ValueError:
         report = None
-    if not isinstance(report, dict) or report.get("benchmark") != "drafts":
-        allowed = f"what foredraft bench drafts --json has written: {file.name} is not"
+    if not isinstance(report, dict) or report.get("benchmark") not in ("drafts", "step"):
+        allowed = f"what foredraft bench drafts|step --json has written: {file.name} is not"
         raise InvalidField("FILE", allowed)
     return report
 
 
 def _figures(report: dict[str, Any]) -> dict[str, Figure]:
+    if report["benchmark"] == "step":
+        return step_figures(report)
     cells = report["cells"]
     widest = [row for row in cells if row["nodes"] == _widest(cells)[row["draft"]]]
     figures = {

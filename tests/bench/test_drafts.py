@@ -137,7 +137,7 @@ def test_plots_of_something_else_are_refused(
     file = tmp_path / "wire.json"
     file.write_text(content)
     assert run("plots", file) == 2
-    told = "FILE must be what foredraft bench drafts --json has written: wire.json is not"
+    told = "FILE must be what foredraft bench drafts|step --json has written: wire.json is not"
     assert told in capsys.readouterr().err
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
+from bench.report import write_report
 from bench.step.cell import Cell, cells_of
 from bench.step.command import HEADING, described, line
+from bench.step.figures import flatness
 from bench.step.random_weights import RandomWeights, random_config
 from foredraft.cli.main import main
 from foredraft.engine.fp8.reference_operations import ReferenceOperations
@@ -53,6 +56,24 @@ def test_rows_of_the_table_and_of_the_report() -> None:
     too_large = described(Cell(64, 8, 32768), None, 0.0)
     assert not too_large["fits"] and line(too_large).endswith("does not fit")
     assert len(HEADING.split()) == 7  # "of floor" is one column
+
+
+def test_a_report_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flatness is that of the same sequences and context; what did not fit is left out."""
+    rows = [
+        described(Cell(1, nodes, context), (ms, ms), 1.5)
+        for nodes, context, ms in ((0, 2048, 2.0), (7, 2048, 2.1), (0, 8192, 4.0), (7, 8192, 5.0))
+    ]
+    rows.append(described(Cell(64, 0, 2048), None, 0.0))
+    assert flatness(rows[:4]) == {
+        (1, 2048): [(1, 1.0), (8, 1.05)],
+        (1, 8192): [(1, 1.0), (8, 1.25)],
+    }
+    write_report(tmp_path / "llama.json", "step", [], {"steps": rows})
+    assert main(["bench", "plots", str(tmp_path / "llama.json"), "--out", str(tmp_path)]) == 0
+    drawn = capsys.readouterr().out.split()
+    assert [Path(file).name for file in drawn] == ["llama_flatness.svg", "llama_context.svg"]
+    assert all(Path(file).stat().st_size > 1000 for file in drawn)
 
 
 @pytest.mark.parametrize(
