@@ -76,9 +76,9 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"rmsnorm {width}", partial(rmsnorm_residual, x, gamma, 1e-5, residual=x)
         norm = partial(rmsnorm_residual_quant, x, gamma, 1e-5, residual=x)
         yield f"rmsnorm, quantised {width}", norm
+        yield f"quantize_rows {width}", partial(quantize_rows, x)
     for width in (14336, 28672):
         yield f"silu_mul {width}", partial(silu_mul_quant, _bf16(2, 2 * width))
-        yield f"quantize_rows {width}", partial(quantize_rows, _bf16(2, width))
     n = torch.zeros(256)
     weight, codes = _bf16(256, _K), _codes(256, _K)
     for rows in (16, 32, 64, 128):
