@@ -27,9 +27,21 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         partial(fp8_gemm.prepare, _SHAPE, 17),
         partial(row_kernels.prepare_norm, 48, 3),
         partial(row_kernels.prepare_silu, 48, 3),
+        partial(row_kernels.prepare_rows, 48, 3),
         partial(row_kernels.prepare_weight, 4, 48),
     ],
-    ids=["fp8", "w8a16", "bf16", "head w8a16", "head bf16", "many", "norm", "silu", "weight"],
+    ids=[
+        "fp8",
+        "w8a16",
+        "bf16",
+        "head w8a16",
+        "head bf16",
+        "many",
+        "norm",
+        "silu",
+        "rows",
+        "weight",
+    ],
 )
 def test_what_is_checked_holds(device: torch.device, prepare: Callable[[torch.device], Prepared]):
     prepared = prepare(device)

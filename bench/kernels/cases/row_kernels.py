@@ -7,6 +7,8 @@ from functools import partial
 import torch
 
 from bench.kernels.case import OURS, Case, Findings, Prepared, copies_for
+from kernels.e4m3 import quantize_rows_reference
+from kernels.quantize_rows import quantize_rows
 from kernels.quantize_weight import quantize_weight, quantize_weight_reference
 from kernels.rmsnorm_residual_quant import (
     rmsnorm_residual_quant,
@@ -32,6 +34,8 @@ def cases() -> list[Case]:
             )
             silu = partial(prepare_silu, inner, rows)
             found.append(Case("silu_mul_quant", shape, 5 * rows * inner, silu, of_copy=goal))
+            plain = partial(prepare_rows, hidden, rows)
+            found.append(Case("quantize_rows", shape, 3 * rows * hidden, plain, of_copy=goal))
         weight = partial(prepare_weight, hidden, hidden)
         found.append(Case("quantize_weight", f"{model} o", 3 * hidden * hidden, weight))
     return found
@@ -84,6 +88,23 @@ def prepare_silu(width: int, rows: int, device: torch.device) -> Prepared:
 
     ours = partial(silu_mul_quant, codes=codes, scales=scales)
     return Prepared({OURS: lambda copy: ours(gate_up[copy])}, count, check)
+
+
+def prepare_rows(width: int, rows: int, device: torch.device) -> Prepared:
+    count = copies_for(3 * rows * width)
+    x = _copies(rows, width, count, 5, device)
+    codes, scales = _outputs(rows, width, device)
+
+    def check() -> Findings:
+        together, alone = quantize_rows(x[0]), quantize_rows(x[0][-1:])
+        exact = quantize_rows_reference(x[0])
+        return {
+            "the same bits in any company": _same_last_row(alone, together),
+            "other codes than the reference's": _differing(together[0], exact[0]),
+        }
+
+    ours = partial(quantize_rows, codes=codes, scales=scales)
+    return Prepared({OURS: lambda copy: ours(x[copy])}, count, check)
 
 
 def prepare_weight(n: int, k: int, device: torch.device) -> Prepared:
