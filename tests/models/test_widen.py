@@ -140,7 +140,7 @@ def largest(directory: Path, tokens: Tensor) -> float:
 
 
 def load_ours(directory: Path) -> ModelRunner:
-    settings = EngineConfig(directory, dtype="float32", kv_memory_mib=8, same_bits=False)
+    settings = EngineConfig(directory, dtype="float32", kv_memory_mib=8)
     return ModelRunner.load(settings)
 
 
