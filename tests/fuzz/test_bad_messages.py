@@ -313,7 +313,7 @@ async def test_the_verify_service(tmp_path: Path, model: Path) -> None:
             assert tokens == ([] if ended else expected), name
             assert max(talk.verified, default=0) <= MAX_NODES, name
             assert await door.normal() == expected, name
-        await until(lambda: door.held() == before)
+            await until(lambda: door.held() == before)
     assert misfits(found, answers) == {}
 
 
@@ -341,8 +341,8 @@ async def test_the_draft_service(tmp_path: Path, model: Path) -> None:
             found[name] = talk.answers
             ended = any(answer.kind == "status" for answer in talk.answers)
             assert bool(tokens) is not ended, name
-            await until(lambda: door.held() == before)
             assert await door.normal() == guesses, name
+            await until(lambda: door.held() == before)
     assert misfits(found, answers) == {}
 
 
