@@ -1,7 +1,7 @@
 """Finds tilings of skinny products: what to write into ``kernels/skinny_table.py``.
 
 A full search would compile hundreds of kernels per shape. What matters most is searched first: the
-tile's height together with the slices of K, then its depth with the stages, then warps and how
+tile's height together with the slices of K, then its depth with the stages, then warps, and how
 and how early weights are loaded; each step starts from the best of the one before. Times at 16 and
 64 rows count alike, because one tiling serves all rows.
 """

@@ -19,12 +19,12 @@ from draft_service.engine.rows import Rows, rows_of
 from draft_service.engine.shortlist import ShortlistHead, has_shortlist
 from draft_service.engine.static_pass import StaticPasses, shape_of
 from foredraft.config import EngineConfig
+from foredraft.engine.device import choose_device
 from foredraft.engine.kv import BlockPool, block_bytes
 from foredraft.engine.model_config import read_model_config
 from foredraft.engine.model_info import read_model_info
 from foredraft.engine.output_ids import OutputIds, read_output_ids
 from foredraft.engine.precision import choose_precision
-from foredraft.engine.runner import choose_device
 from foredraft.engine.transformer import Transformer
 from foredraft.engine.weights import check_weights, load_model
 from foredraft.wire.messages import ModelInfo

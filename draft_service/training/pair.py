@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from draft_service.training.batches import Batch
 from draft_service.training.decoder import Decoder, Turns, attend_within, lay_out
 from draft_service.training.prune import prune
+from foredraft.engine.device import choose_device
 from foredraft.engine.model_config import ModelConfig, read_model_config
 from foredraft.engine.model_info import read_model_info
-from foredraft.params import InvalidField
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,8 @@ def use_device(name: str) -> torch.device:
     Raises:
         InvalidField: there is no such GPU.
     """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
+    device = choose_device(name)
     if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if (device.index or 0) >= count:
-            raise InvalidField("--device", f"cpu, or one of the {count} GPUs that are there")
         device = torch.device("cuda", device.index or 0)  # without a number it cannot be chosen
         torch.cuda.set_device(device)
         # Every pass here has a mask. Flash attention takes none, and cuDNN plans anew for every

@@ -56,7 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    source = find_model(args.source)
+    source = find_model(args.source, "SRC")
     package = _load("foredraft.models.widen.wide_directory")
     try:
         widening = package.read_widening(source, args.shape, args.pad_vocabulary)

@@ -21,6 +21,7 @@ from foredraft.engine.attention_plan import (
     plan_prefill,
     plan_step,
 )
+from foredraft.engine.device import choose_device
 from foredraft.engine.fake import FakeRunner
 from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
 from foredraft.engine.model_config import ModelConfig, read_model_config
@@ -191,13 +192,6 @@ class ModelRunner:
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor(tokens, dtype=torch.int64, device=self._device)
-
-
-def choose_device(name: str) -> torch.device:
-    """Resolve a device; "auto" is a GPU where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
 
 
 @lru_cache(maxsize=8)

@@ -63,7 +63,7 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return make_tiny_model(path, context=CONTEXT, norm_spread=0.3, **SHAPES[request.param])
 
 
-@pytest.fixture(scope="module", params=["float32", "auto"])
+@pytest.fixture(scope="module", params=["float32", pytest.param("auto", marks=pytest.mark.slow)])
 def loaded(request: pytest.FixtureRequest, directory: Path) -> ModelRunner:
     return load(directory, request.param)
 

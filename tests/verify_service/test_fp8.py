@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from support.drafters import half_right, wild
@@ -12,6 +14,7 @@ from support.verify_driver import Answer, VerifyDriver, no_guesses
 
 from foredraft.config import EngineConfig
 from foredraft.engine.runner import Runner, load_runner
+from foredraft.params import FinishReason
 from foredraft.wire.messages import TokenLogprobs
 
 VOCAB = 128
@@ -97,3 +100,22 @@ def test_a_known_prompt_is_not_computed_again(runner: Runner, plain: Answer) -> 
         again = driver.finish()[1]
     assert again.commits[0].cached == 64
     assert said(again) == said(plain)
+
+
+@pytest.mark.parametrize("context", [70, 128])
+def test_guesses_at_the_end_of_the_context(tmp_path: Path, context: int) -> None:
+    """They lie behind it, in blocks of tiles that are not all context."""
+    model = make_tiny_llama(tmp_path / "model", vocab=VOCAB, context=context)
+    settings = EngineConfig(model, dtype="fp8", device="cpu", threads=1, kv_memory_mib=2)
+    runner, prompt = load_runner(settings), (PROMPT * 2)[: context - 9]
+    expected = alone(runner, prompt, max_tokens=20, ignore_eos=True)
+    with VerifyDriver(runner) as driver:
+        driver.open(0, prompt, fan, max_tokens=20, ignore_eos=True)
+        found = driver.finish()[0]
+    assert found.error is None and len(found.tokens) == 9
+    assert found.tokens == expected.tokens and found.finish is FinishReason.LENGTH
+
+
+def fan(tokens: Sequence[int]) -> Sequence[Sequence[int]]:
+    """Sixty guesses of two levels."""
+    return [(token, 5) for token in range(3, 33)]

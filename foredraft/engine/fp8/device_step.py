@@ -13,10 +13,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from foredraft.engine.fp8.inputs import DEEPEST, Bounds, Inputs
+from foredraft.engine.fp8.inputs import DEEPEST, Bounds, Inputs, next_power, table_blocks
 from foredraft.engine.fp8.mailbox import Mailbox, Part
 from foredraft.engine.fp8.model import Model
-from foredraft.engine.kv import BLOCK
 from kernels.build_inputs import build_inputs
 from kernels.kv_compact import kv_compact
 from kernels.sample_coupled import Choices, sample_coupled
@@ -102,7 +101,7 @@ class DeviceStep:
         )
         self._commits = Commits(**{field.name: tells[field.name] for field in fields(Commits)})
         self.options = SamplingOptions.empty(slots, vocab, limits.biases, limits.ends, device)
-        blocks = -(-limits.context // BLOCK) + 1
+        blocks = table_blocks(limits.context, 1 + limits.nodes)
         self.tables = torch.zeros(slots, blocks, dtype=torch.int32, device=device)
         self.cost = torch.ones(slots * (1 + limits.nodes) + 1, dtype=torch.float64, device=device)
         self._prepared: dict[StepBucket, _Prepared] = {}
@@ -172,7 +171,7 @@ class DeviceStep:
             inputs=replace(inputs, tables=self.tables),
             choices=Choices.empty(rows, self._vocab, device),
             workspace=SelectWorkspace.empty(
-                slots, self.limits.nodes, _power(max(bucket.nodes, 1)), device
+                slots, self.limits.nodes, next_power(max(bucket.nodes, 1)), device
             ),
             run=lambda: None,
         )
@@ -263,8 +262,3 @@ def _tells(limits: StepLimits) -> dict[str, Part]:
         "verified": Part(slots),
         "outcome": Part((limits.guesses,)),
     }
-
-
-def _power(count: int) -> int:
-    """The next power of two."""
-    return 1 << (count - 1).bit_length()

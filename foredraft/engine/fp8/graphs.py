@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from foredraft.engine.attention_plan import SequenceRows
-from foredraft.engine.fp8.inputs import Bounds, Inputs
+from foredraft.engine.fp8.inputs import Bounds, Inputs, next_power, table_blocks
 from foredraft.engine.fp8.model import Model
-from foredraft.engine.kv import BLOCK
 
 MOST_ROWS = 128  # more run without a graph
 
@@ -32,7 +31,7 @@ class Bucket:
     def of(cls, batch: Sequence[SequenceRows]) -> Bucket:
         """The smallest powers of two that hold ``batch``."""
         counts = [len(sequence.tokens) for sequence in batch]
-        return cls(_power(len(batch)), _power(sum(counts)), _power(max(counts)))
+        return cls(next_power(len(batch)), next_power(sum(counts)), next_power(max(counts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,8 @@ class StepGraphs:
     def _capture(self, bucket: Bucket, batch: Sequence[SequenceRows]) -> _Captured:
         """The run before it writes what the graph's own will write."""
         device = self._model.memory.codes.device
-        inputs = Inputs.empty(bucket.slots, bucket.rows, -(-self._context // BLOCK) + 1, device)
+        blocks = table_blocks(self._context, bucket.most_rows)
+        inputs = Inputs.empty(bucket.slots, bucket.rows, blocks, device)
         inputs.fill(batch)
         bounds = Bounds(bucket.most_rows, self._context)
         self._model.step(inputs, bounds)
@@ -73,8 +73,3 @@ class StepGraphs:
         with torch.cuda.graph(graph, pool=self._pool):
             logits = self._model.step(inputs, bounds)
         return _Captured(inputs, graph, logits)
-
-
-def _power(count: int) -> int:
-    """The next power of two."""
-    return 1 << (count - 1).bit_length()

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foredraft.engine.attention_plan import TILE as KV_TILE
 from foredraft.engine.attention_plan import SequenceRows
 from foredraft.engine.kv import BLOCK
 from kernels.attention_tiles import TILE
@@ -29,13 +30,18 @@ class Bounds:
     most_context: int
 
 
+def table_blocks(context: int, rows: int) -> int:
+    """Blocks of the whole tiles that hold a full context and ``rows`` new rows behind it."""
+    return -(-(context + rows) // KV_TILE) * (KV_TILE // BLOCK)
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Rows of a step, or of a chunk, as the kernels read them; int32 throughout.
 
     place: of each row in the KV pool, -1 for padding: [rows].
     path: local rows of each row's ancestors by depth, itself last: [rows, DEEPEST + 1].
-    tables: block tables [slots, blocks].
+    tables: block tables [slots, blocks]; what a sequence holds beyond that is ahead of need.
     memory: all of it but for the tables, in one piece, so that one copy fills it.
     """
 
@@ -62,10 +68,11 @@ class Inputs:
         """
         slots, rows = len(self.rows.start), len(self.rows.slot)
         self.memory.copy_(torch.from_numpy(_lay_out(batch, slots, rows)))
-        width = max(len(sequence.blocks) for sequence in batch)
+        width = min(max(len(one.blocks) for one in batch), self.tables.shape[1])
         tables = np.zeros((len(batch), width), np.int32)
         for line, sequence in zip(tables, batch, strict=True):
-            line[: len(sequence.blocks)] = sequence.blocks
+            known = sequence.blocks[:width]
+            line[: len(known)] = known
         self.tables[: len(batch), :width].copy_(torch.from_numpy(tables))
 
     def fill_chunk(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
@@ -80,7 +87,13 @@ class Inputs:
         table = np.asarray(blocks, np.int32)
         parts["place"][:count] = table[positions // BLOCK] * BLOCK + positions % BLOCK
         self.memory.copy_(torch.from_numpy(memory))
-        self.tables[0, : len(table)].copy_(torch.from_numpy(table))
+        width = min(len(table), self.tables.shape[1])
+        self.tables[0, :width].copy_(torch.from_numpy(table[:width]))
+
+
+def next_power(count: int) -> int:
+    """The least power of two that is not below ``count``."""
+    return 1 << (count - 1).bit_length()
 
 
 def _lay_out(batch: Sequence[SequenceRows], slots: int, rows: int) -> np.ndarray:

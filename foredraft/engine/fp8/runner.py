@@ -16,15 +16,16 @@ from torch import Tensor
 
 from foredraft.config import FP8, FP8_CAPABILITY, EngineConfig
 from foredraft.engine.attention_plan import TILE, SequenceRows
+from foredraft.engine.device import choose_device
 from foredraft.engine.fp8.graphs import MOST_ROWS, StepGraphs
-from foredraft.engine.fp8.inputs import Bounds, Inputs
+from foredraft.engine.fp8.inputs import Bounds, Inputs, table_blocks
 from foredraft.engine.fp8.kernel_operations import KernelOperations
 from foredraft.engine.fp8.kv import CodedKV
 from foredraft.engine.fp8.model import Model
 from foredraft.engine.fp8.operations import Operations
 from foredraft.engine.fp8.reference_operations import ReferenceOperations
 from foredraft.engine.fp8.weights import Read, quantise
-from foredraft.engine.kv import BLOCK, BlockPool, physical_slots
+from foredraft.engine.kv import BlockPool, physical_slots
 from foredraft.engine.model_config import (
     ModelConfig,
     UnsupportedModel,
@@ -52,8 +53,8 @@ class Fp8Runner:
         self._device = model.weights.embedding.device
         on_gpu = self._device.type == "cuda"
         self.chunk = _GPU_CHUNK if on_gpu else _CPU_CHUNK
-        self._blocks = -(-info.context_length // BLOCK) + 1
-        self._chunk_inputs = Inputs.empty(1, self.chunk, self._blocks, self._device)
+        blocks = table_blocks(info.context_length, 0)
+        self._chunk_inputs = Inputs.empty(1, self.chunk, blocks, self._device)
         self._graphs = StepGraphs(model, info.context_length) if on_gpu else None
 
     @classmethod
@@ -133,7 +134,8 @@ class Fp8Runner:
         rows = sum(counts)
         if self._graphs is not None and rows <= MOST_ROWS:
             return self._graphs.run(batch)[:rows]
-        inputs = Inputs.empty(len(batch), rows, self._blocks, self._device)
+        blocks = table_blocks(self.info.context_length, max(counts))
+        inputs = Inputs.empty(len(batch), rows, blocks, self._device)
         inputs.fill(batch)
         return self._model.step(inputs, Bounds(max(counts), self.info.context_length))
 
@@ -158,8 +160,7 @@ class Fp8Runner:
 
 def choose_operations(device: str) -> tuple[torch.device, Operations]:
     """Kernels on a GPU of compute capability 8.9 or newer; elsewhere references, on the CPU."""
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    chosen = torch.device(name)
+    chosen = choose_device(device)
     if chosen.type == "cuda" and torch.cuda.get_device_capability(chosen) >= FP8_CAPABILITY:
         return chosen, KernelOperations()
     log.warning(
