@@ -76,7 +76,7 @@ def test_a_gpu_that_is_not_there_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(tmp_path, "--device", "cuda:7")) == 2
-    assert "foredraft: --device must be cpu, or one of the " in capsys.readouterr().err
+    assert "foredraft: --device must be auto, cpu or one of the " in capsys.readouterr().err
     assert not (tmp_path / "draft.work").exists()
 
 
