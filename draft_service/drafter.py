@@ -273,8 +273,12 @@ class Drafter:
         if share.resting:
             sequence.answered = sequence.announced = True
         elif not sequence.answered:
+            sequence.await_model(self._will_look(sequence))
             working = self._grow_above(sequence, share.answer)
             sequence.answered = not working
+        if sequence.answered and sequence.awaits_model:
+            sequence.await_model(False)
+            grow(sequence, share.answer)
         if sequence.answered and self._model is not None and share.ahead is not None:
             ahead = self._grow_above(sequence, share.ahead)
         self._agenda.look(sequence.key, working, ahead)
@@ -282,6 +286,10 @@ class Drafter:
         news = sequence.has_unsent() and (last or time_to_send(sequence.passes))
         if news or (sequence.answered and not sequence.announced):
             self._agenda.due[sequence.key] = sequence
+
+    def _will_look(self, sequence: DraftSequence) -> bool:
+        model = self._model
+        return model is not None and model.can_follow(sequence) and not model.lags(sequence)
 
     def _grow_above(self, sequence: DraftSequence, budget: DraftBudget) -> Frontier:
         grow(sequence, budget)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from draft_service.draft_kv import DraftKV, Move
+from draft_service.merged_options import merged
 from draft_service.open_options import OpenOptions, Option
 from draft_service.suffix_source import SuffixSource
 from draft_service.suffix_store import KeptText
@@ -19,6 +20,7 @@ from foredraft.tree.token_tree import Added, TokenTree
 from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence, Source
 
 WIDTH = 3  # different guesses of the model at one place
+_SURE = 0.9  # a guess of the suffix cache that is a node before the model has looked
 
 Key = tuple[int, int]  # stream of the gateway, seq_id
 
@@ -36,6 +38,7 @@ class DraftSequence:
     """State of one sequence.
 
     answered: all nodes below the root that are likely enough are found.
+    awaits_model: the draft model will look at places before the answer is complete.
     announced: the verifier was told so.
     open: options that are no nodes yet.
     width: different guesses of the model at one place.
@@ -61,10 +64,12 @@ class DraftSequence:
             opened.seq_id, opened.incarnation, self.tokens, limits.max_nodes, limits.max_depth
         )
         self.calibration = SequenceCalibration(service)
-        self.options: dict[int, list[Option]] = {}  # by parent, nodes or not
+        self._suffix_options: dict[int, list[Option]] = {}  # by parent, nodes or not
+        self._model_options: dict[int, list[Option]] = {}
         self.open = OpenOptions()
         self.evaluated: set[int] = set()  # nodes whose options the draft model has given
         self.answered = False
+        self.awaits_model = False
         self.announced = False
         self.passes = 0  # of the draft model since the last commit
         self.kv: DraftKV | None = None
@@ -128,10 +133,14 @@ class DraftSequence:
 
     def note_model_options(self, node_id: int, found: Iterable[Option]) -> None:
         """The draft model has looked at the root or a node; what it said before is replaced."""
-        known = self.options.get(node_id, ())
-        kept = [option for option in known if option.bucket.source is not Source.MODEL]
-        self.options[node_id] = [*kept, *found]
+        self._model_options[node_id] = list(found)
         self._changed.append(node_id)
+
+    def await_model(self, awaited: bool) -> None:
+        """Whether doubtful guesses wait for what the model says; if it will not, they are open."""
+        if self.awaits_model and not awaited:
+            self._changed += self._suffix_options
+        self.awaits_model = awaited
 
     def take_changed(self) -> list[int]:
         """The root or nodes that have new options, since the last call."""
@@ -144,13 +153,27 @@ class DraftSequence:
         return judged
 
     def open_options(self, parent_id: int, min_survival: float) -> list[Option]:
-        """Guesses for what follows the root or a node; the suffix cache is asked once."""
+        """Guesses for what may follow the root or a node now; the suffix cache is asked once.
+
+        Where the model is awaited, doubtful guesses of the cache wait until it has looked: a
+        guess that is a node keeps its confidence, and the model's, which is better founded,
+        would come too late.
+        """
         if self.is_end(parent_id):
             return []
-        options = self.options.setdefault(parent_id, [])
         if self._suffixes is not None:
-            options += self._suffixes.options(parent_id, min_survival)
+            found = self._suffixes.options(parent_id, min_survival)
+            self._suffix_options.setdefault(parent_id, []).extend(found)
+        options = self.options(parent_id)
+        if self.awaits_model and parent_id not in self.evaluated:
+            estimate = self.calibration.estimate
+            return [option for option in options if estimate(option.bucket) >= _SURE]
         return options
+
+    def options(self, parent_id: int) -> list[Option]:
+        """All that is known of what follows the root or a node, nodes or not."""
+        suffix = self._suffix_options.get(parent_id, ())
+        return merged(self._model_options.get(parent_id, ()), suffix)
 
     def add(self, parent_id: int, option: Option, confidence: float) -> int | None:
         """Make a node of an option; None if it is one already."""
@@ -213,13 +236,20 @@ class DraftSequence:
         guessed = 0
         for depth, token in enumerate(tokens, start=1):
             self._judge(parent_id, token)
-            for option in self.options.get(parent_id, ()):
+            for option in self._told(parent_id):
                 made_at = self._made_at.get(child_id(parent_id, option.token), depth)
                 self.calibration.observe(option.bucket, option.token == token, made_at)
-                guessed += option.token == token and option.trail is not None
+            suffix = self._suffix_options.get(parent_id, ())
+            guessed += any(option.token == token for option in suffix)
             parent_id = child_id(parent_id, token)
             path.append(parent_id)
         return path, guessed
+
+    def _told(self, parent_id: int) -> Iterable[Option]:
+        """What teaches: guesses as they were alone, and as both sources together made them."""
+        alone = self._suffix_options.get(parent_id, ())
+        model = self._model_options.get(parent_id)
+        return (*alone, *merged(model, alone)) if model else alone
 
     def _judge(self, parent_id: int, token: int) -> None:
         """The target has chosen ``token``: note what that makes of the nodes below the place."""
@@ -233,7 +263,9 @@ class DraftSequence:
     def _forget(self) -> None:
         """Drop what belongs to nodes that are gone."""
         alive = self.tree.nodes.keys() | {self.tree.root_id}
-        self.options = {node: self.options[node] for node in self.options if node in alive}
+        for options in (self._suffix_options, self._model_options):
+            for node in options.keys() - alive:
+                del options[node]
         self._made_at = {node: self._made_at[node] for node in self.tree.nodes}
         self.evaluated &= alive
         if self._suffixes is not None:

@@ -73,6 +73,9 @@ _PROBABILITY_EDGES = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.9
 _PROBABILITY_PRIORS = (
     0.005, 0.02, 0.06, 0.15, 0.27, 0.42, 0.57, 0.72, 0.85, 0.92, 0.96, 0.985, 0.995,
 )  # fmt: skip
+_SURE_SUFFIX = 0.6  # prior of a suffix guess whose agreement says much
+_AGREED_SHIFTS = (0.0, 0.4, 1.2)  # of the odds, before anything was seen: no suffix, a weak, a sure
+_DOUBTED_SHIFT = -1.5
 _LATER_SUFFIX = 0.3  # a later sibling's prior, as a share of the first one's, per rank
 
 _SERVICE_MEMORY, _SEQUENCE_MEMORY = 256.0, 32.0  # observations that still count
@@ -101,8 +104,10 @@ def _table(source: Source, levels: int) -> list[list[Bucket]]:
 
 _EVIDENCES = len(Evidence)
 _MATCH_LEVELS = len(_MATCH_PRIORS) * _EVIDENCES  # levels behind them are those of edits
-_SUFFIX_BUCKETS = _table(Source.SUFFIX, _MATCH_LEVELS + len(Edit))
-_MODEL_BUCKETS = _table(Source.MODEL, len(_PROBABILITY_PRIORS))
+_SUFFIX_LEVELS = _MATCH_LEVELS + len(Edit)  # twice: alone, and where the model guesses otherwise
+_MODEL_LEVELS = len(_PROBABILITY_PRIORS)  # three times: alone, and where two kinds of suffix agree
+_SUFFIX_BUCKETS = _table(Source.SUFFIX, 2 * _SUFFIX_LEVELS)
+_MODEL_BUCKETS = _table(Source.MODEL, 3 * _MODEL_LEVELS)
 _LOOK_BUCKETS = [Bucket(Source.MODEL, _ANY_LEVEL, rank) for rank in range(MAX_RANK + 1)]
 
 
@@ -122,12 +127,27 @@ def model_bucket(probability: float, rank: int) -> Bucket:
     return _MODEL_BUCKETS[bisect_right(_PROBABILITY_EDGES, probability)][min(rank, MAX_RANK)]
 
 
+def agreed_bucket(model: Bucket, suffix: Bucket) -> Bucket:
+    """Bucket of a guess of the draft model that the suffix cache makes, too."""
+    sure = prior(suffix) >= _SURE_SUFFIX
+    return _MODEL_BUCKETS[model.level + _MODEL_LEVELS * (1 + sure)][model.rank]
+
+
+def doubted_bucket(suffix: Bucket) -> Bucket:
+    """Bucket of a suffix guess at a place where the draft model guesses otherwise."""
+    return _SUFFIX_BUCKETS[suffix.level + _SUFFIX_LEVELS][suffix.rank]
+
+
 def prior(bucket: Bucket) -> float:
     """The estimate before anything was seen."""
     if bucket.level == _ANY_LEVEL:
         return _FIRST_LOOKS[bucket.rank]
     if bucket.source is Source.MODEL:
-        return _PROBABILITY_PRIORS[bucket.level]
+        agreed, level = divmod(bucket.level, _MODEL_LEVELS)
+        return shifted(_PROBABILITY_PRIORS[level], _AGREED_SHIFTS[agreed])
+    if bucket.level >= _SUFFIX_LEVELS:
+        alone = _SUFFIX_BUCKETS[bucket.level - _SUFFIX_LEVELS][bucket.rank]
+        return shifted(prior(alone), _DOUBTED_SHIFT)
     if bucket.level >= _MATCH_LEVELS:
         return _EDIT_PRIORS[bucket.level - _MATCH_LEVELS][bucket.rank]
     match, evidence = divmod(bucket.level, _EVIDENCES)

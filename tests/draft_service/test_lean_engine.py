@@ -129,7 +129,7 @@ class Play:
             self.model.evaluate(batch)
         for one in batch:
             for node in one.nodes:
-                tokens = [option.token for option in one.sequence.options[node]]
+                tokens = [option.token for option in one.sequence.options(node)]
                 self.found.append((node, tokens))
 
     def commit(self, key: int) -> None:

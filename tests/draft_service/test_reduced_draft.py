@@ -79,7 +79,7 @@ def guesses_along(
         assert model.can_follow(sequence) and model.prepare(sequence)
         root = sequence.tree.root_id
         model.evaluate([Evaluation(sequence, (root,))])
-        found.append([option.token for option in sequence.options[root]])
+        found.append([option.token for option in sequence.options(root)])
         model.move(sequence, sequence.commit([token]))
     model.release(sequence)
     return found
@@ -141,7 +141,7 @@ def test_ids_that_the_target_lacks_are_never_guessed(tmp_path: Path) -> None:
     sequence = DraftSequence(1, opened, target, LIMITS, Calibration())
     assert model.prepare(sequence)
     model.evaluate([Evaluation(sequence, (sequence.tree.root_id,))])
-    assert {option.token for option in sequence.options[sequence.tree.root_id]} == {50, 99}
+    assert {option.token for option in sequence.options(sequence.tree.root_id)} == {50, 99}
 
 
 class Guesses:
