@@ -30,7 +30,7 @@ class Facts:
 def model_card(settings: TrainSettings, facts: Facts, last: Line) -> str:
     """Markdown. ``last`` is the final line of the log."""
     name, found = settings.target.name, last.agreement
-    files = "\n".join(f"- `{file.name}`" for file in settings.prompts)
+    files = "\n".join(f"- `{file.parent.name}/{file.name}`" for file in settings.prompts)
     heats = ", ".join(f"{heat:g}" for heat in settings.temperatures)
     return f"""---
 library_name: transformers

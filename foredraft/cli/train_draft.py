@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
 import re
 from pathlib import Path
@@ -16,7 +15,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from foredraft.cli.faults import CommandError
 from foredraft.cli.logs import add_log_level_flag, configure_logging
 from foredraft.cli.options import Subparsers, add_command, find_model, number_in, positive_int
-from foredraft.cli.until_signal import INTERRUPTED, run_until_signal
+from foredraft.cli.until_signal import INTERRUPTED, run_stoppable
 from foredraft.engine.model_config import UnsupportedModel
 from foredraft.models.catalog import DEFAULT_MODEL
 from foredraft.params import RANGES, Range
@@ -55,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="where the target's answers are, which several drafts may share; WORK/answers if left "
         "out",
     )
-    parser.add_argument("--device", default="auto", type=_device, help="auto, cpu or cuda:N")
+    parser.add_argument("--device", default="auto", type=device_name, help="auto, cpu or cuda:N")
     add_log_level_flag(parser)
 
 
@@ -77,7 +76,7 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--temperatures",
         metavar="X,Y",
-        type=_temperatures,
+        type=temperatures,
         default="0,0.7,1",
         help="each prompt is answered once at each",
     )
@@ -152,25 +151,16 @@ def _add_training_flags(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     configure_logging(NAME, args.log_level)
-    package = _load("draft_service.training.run")
+    package = load_training(NAME, "draft_service.training.run")
     settings = _settings(args)
 
-    async def work() -> int:
-        """Training in a thread of its own; a signal asks it to end, and is waited for."""
-        stop = Event()
-        training = asyncio.create_task(
-            asyncio.to_thread(package.train_draft, settings, stop, tqdm.write)
-        )
-        try:
-            await asyncio.shield(training)
-        except asyncio.CancelledError:
-            stop.set()
-            await training
+    def work(stop: Event) -> int:
+        package.train_draft(settings, stop, tqdm.write)
         return 0
 
     try:
         with logging_redirect_tqdm():
-            return run_until_signal(work(), INTERRUPTED)
+            return run_stoppable(work)
     except package.Stopped:
         tqdm.write(f"stopped; what is done is in {settings.work}: the same command goes on there")
         return INTERRUPTED
@@ -183,7 +173,7 @@ def _settings(args: argparse.Namespace) -> Any:
     output = args.output.expanduser().absolute()
     work = args.work or output.with_name(f"{output.name}.work")
     minutes = args.minutes if args.minutes or args.steps else 5.0
-    return _load("draft_service.training.settings").TrainSettings(
+    return load_training(NAME, "draft_service.training.settings").TrainSettings(
         target=find_model(args.target, "--target"),
         output=output,
         work=work,
@@ -209,16 +199,18 @@ def _settings(args: argparse.Namespace) -> Any:
     )
 
 
-def _load(module: str) -> Any:
+def load_training(command: str, module: str) -> Any:
+    """A module of the training package, which is there only where training is possible."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise
-        raise CommandError(f"{NAME} needs {error.name}: pip install 'foredraft[train]'") from error
+        needed = f"{command} needs {error.name}: pip install 'foredraft[train]'"
+        raise CommandError(needed) from error
 
 
-def _temperatures(text: str) -> tuple[float, ...]:
+def temperatures(text: str) -> tuple[float, ...]:
     """How argparse reads temperatures with commas between them."""
     found = tuple(number_in(RANGES["temperature"])(part) for part in text.split(","))
     if len(set(found)) < len(found):
@@ -233,7 +225,7 @@ def _layers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-def _device(text: str) -> str:
+def device_name(text: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", text):
         raise argparse.ArgumentTypeError(f"must be auto, cpu or cuda:N, not {text!r}")
     return text

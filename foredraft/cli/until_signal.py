@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from threading import Event
 from typing import Any
 
 INTERRUPTED = 130  # what shells say of a command that SIGINT ended
@@ -16,6 +17,24 @@ def run_until_signal(work: Coroutine[Any, Any, int], interrupted: int) -> int:
     ``work`` is cancelled once and cleans up in its ``finally``; further signals change nothing.
     """
     return asyncio.run(_run(work, interrupted))
+
+
+def run_stoppable(work: Callable[[Event], int]) -> int:
+    """The exit code of ``work``, which runs in a thread of its own and is waited for.
+
+    SIGINT and SIGTERM set the event that it gets.
+    """
+    stop = Event()
+
+    async def waiting() -> int:
+        running = asyncio.create_task(asyncio.to_thread(work, stop))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            stop.set()
+            return await running
+
+    return run_until_signal(waiting(), INTERRUPTED)
 
 
 async def _run(work: Coroutine[Any, Any, int], interrupted: int) -> int:

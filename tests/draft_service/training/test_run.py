@@ -172,7 +172,7 @@ def test_card_and_plot_tell_what_was_done(whole: Run) -> None:
     for part in (
         "base_model: target",
         "Layers 0, 2 of the target's 3",
-        "`prompts.jsonl`",
+        f"`{whole.settings.prompts[0].parent.name}/prompts.jsonl`",
         "24 prompts",
         "48 answers",
         f"{last.tokens} answer tokens",
