@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
     params = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature)
     check_params(params)
     for mode in args.speculation:
-        read_speculation(mode, args.draft)
+        read_speculation(mode, args.draft, args.model)
     check_output(args.json)
     chats = read_prompts(args.prompts, args.limit, option="--prompts")
     model, draft = find_models(args.model, args.draft)
@@ -240,7 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-tokens", type=two_or_more, default=64, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
-    parser.add_argument("--draft", default="none", metavar=DRAFT_NAMES)
+    parser.add_argument("--draft", default="auto", metavar=DRAFT_NAMES)
     parser.add_argument("--dtype", choices=TARGET_DTYPES, default="auto")
     parser.add_argument(
         "--speculation",

@@ -55,7 +55,7 @@ def _check(args: argparse.Namespace) -> None:
         models = ", ".join(name for name, draft in DRAFTS.items() if draft.needs_model)
         raise InvalidField("--draft", f"left out, or --drafts one of {models}")
     if args.draft == "none" and needing:
-        allowed = f"a model directory or id, or default, with --drafts {','.join(needing)}"
+        allowed = f"a model directory or id, or auto, with --drafts {','.join(needing)}"
         raise InvalidField("--draft", allowed)
 
 

@@ -32,7 +32,7 @@ from draft_service.engine.lean import LeanEngine
 from draft_service.identity import mismatch, read_target
 from draft_service.model_drafter import ModelDrafter
 from foredraft.cli.faults import CommandError
-from foredraft.cli.options import find_draft, find_model, positive_int
+from foredraft.cli.options import DRAFT_NAMES, find_draft, find_model, positive_int
 from foredraft.config import DTYPES, EngineConfig
 from foredraft.engine.model_config import UnsupportedModel
 from foredraft.models.catalog import DEFAULT_MODEL
@@ -212,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--model", default=DEFAULT_MODEL, metavar="DIR|ID", help="the target")
-    add("--draft", default="none", metavar="DIR", help="none: random weights")
+    add("--draft", default="none", metavar=DRAFT_NAMES, help="none: random weights")
     add("--layers", type=positive_int, default=4, metavar="N", help="of random weights")
     add("--output-ids", type=positive_int, default=16_384, metavar="N", help="of random weights")
     add("--sequences", type=several(positive_int), default=[1, 8, 32], metavar="N,…")

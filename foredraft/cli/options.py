@@ -11,12 +11,13 @@ from foredraft.cli.faults import CommandError
 from foredraft.config import KV_MEMORY_MIB, TARGET_DTYPES, RateLimit
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS
 from foredraft.models.fetch import ModelError
-from foredraft.models.resolve import resolve_draft, resolve_model
+from foredraft.models.resolve import resolve_draft, resolve_model, wants_draft
 from foredraft.params import InvalidField, Range, Speculation
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 DEFAULT_GRPC_PORT = 50051
-DRAFT_NAMES = "DIR|none|default"
+DRAFT_NAMES = "DIR|none|auto"
+_A_DRAFT = "a model directory or id, or auto where a draft is shipped for the target,"
 _COUNT = Range(0, 2**31 - 1)
 _POSITIVE = Range(1, 2**31 - 1)
 _PORT = Range(0, 2**16 - 1)
@@ -47,9 +48,9 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft",
         metavar=DRAFT_NAMES,
-        default="none",
-        help="the draft model, likewise; default is the one that is shipped for the target, none "
-        "leaves the suffix cache",
+        default="auto",
+        help="the draft model; auto: the one that is shipped for the target, if there is one; "
+        "none: the suffix cache alone",
     )
     parser.add_argument(
         "--dtype",
@@ -170,19 +171,17 @@ def rate_limit(text: str) -> RateLimit:
         raise argparse.ArgumentTypeError(f"must be {allowed}, not {text}") from None
 
 
-def read_speculation(name: str, draft: str) -> Speculation:
+def read_speculation(name: str, draft: str, model: str) -> Speculation:
     """Refuses a mode that the other flags make impossible."""
     mode = Speculation[name.upper()]
-    if mode is Speculation.MODEL and draft == "none":
-        raise InvalidField(
-            "--draft", "a model directory or id, or default, with --speculation model"
-        )
+    if mode is Speculation.MODEL and not wants_draft(draft, model):
+        raise InvalidField("--draft", f"{_A_DRAFT} with --speculation model")
     return mode
 
 
-def read_draft_kv_memory(mib: int | None, draft: str) -> int:
+def read_draft_kv_memory(mib: int | None, draft: str, model: str) -> int:
     """MiB for the draft model's keys and values; refuses what no model would use."""
-    if mib is not None and draft == "none":
+    if mib is not None and not wants_draft(draft, model):
         raise InvalidField("--draft-kv-memory-mib", "left out without a draft model (--draft)")
     return KV_MEMORY_MIB if mib is None else mib
 

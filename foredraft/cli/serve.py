@@ -85,9 +85,10 @@ def _add_draft(roles: Subparsers) -> None:
     parser.add_argument(_TARGET, metavar="DIR|ID", default=DEFAULT_MODEL, help="guess for this")
     parser.add_argument(
         "--model",
-        metavar="DIR|ID|none|default",
-        default="none",
-        help="the draft model; none: suffix only; default: the one that is shipped for the target",
+        metavar="DIR|ID|none|auto",
+        default="auto",
+        help="the draft model; auto: the one that is shipped for the target, if there is one; "
+        "none: the suffix cache alone",
     )
     _add_engine_flags(parser, DTYPES)
     add_fake_draft_flag(parser)

@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
 
 def stack_config(args: argparse.Namespace, host: str, port: int) -> StackConfig:
     """What the shared model flags ask for; fetches a known model that is not there yet."""
-    speculation = read_speculation(args.speculation, args.draft)
-    draft_kv_memory_mib = read_draft_kv_memory(args.draft_kv_memory_mib, args.draft)
+    speculation = read_speculation(args.speculation, args.draft, args.model)
+    draft_kv_memory_mib = read_draft_kv_memory(args.draft_kv_memory_mib, args.draft, args.model)
     model, draft = find_models(args.model, args.draft)
     return StackConfig(
         grpc_host=host,

@@ -34,5 +34,5 @@ KNOWN_MODELS = {
 }
 
 # Packed drafts that are shipped, by the id of their target: names of files in ``DRAFT_FILES``.
-KNOWN_DRAFTS: dict[str, str] = {}
+KNOWN_DRAFTS = {DEFAULT_MODEL: "smollm2-135m-instruct.pack"}
 DRAFT_FILES = Path(__file__).parent / "drafts"

@@ -44,23 +44,30 @@ def resolve_draft(
 ) -> Path | None:
     """The directory of the draft ``name`` for ``model``, as a user writes them after the options.
 
-    "none" is None, "default" the draft that is shipped for the model, unpacked once; anything
-    else is as in `resolve_model`.
+    "none" is None; "auto" the draft that is shipped for the model, unpacked once, or None where
+    none is; anything else is as in `resolve_model`.
 
     Raises:
-        InvalidField: as in `resolve_model`, or no draft is shipped for the model.
+        InvalidField: as in `resolve_model`.
         ModelError: as in `resolve_model`.
     """
     if name == "none":
         return None
-    if name != "default":
-        return resolve_model(name, option, "none, default, ")
-    file = _shipped_draft(model, option)  # told before the target is fetched
+    if name != "auto":
+        return resolve_model(name, option, "none, auto, ")
+    file = _shipped_draft(model)
+    if file is None:
+        return None
     target = resolve_model(model, model_option)
     _need(_DRAFT_MODULES, f"the draft of model {target.name} must be unpacked")
     from foredraft.models.draft_unpacking import unpack_draft
 
     return unpack_draft(file, target)
+
+
+def wants_draft(name: str, model: str) -> bool:
+    """Whether there will be a draft model; told from the names alone, before any is fetched."""
+    return name != "none" and (name != "auto" or _shipped_draft(model) is not None)
 
 
 def converted_path(model: KnownModel) -> Path:
@@ -102,12 +109,12 @@ def _need(modules: tuple[str, ...], work: str) -> None:
         )
 
 
-def _shipped_draft(model: str, option: str) -> Path:
+def _shipped_draft(model: str) -> Path | None:
     for known, file in KNOWN_DRAFTS.items():
         directory = converted_path(KNOWN_MODELS[known])
         if model == known or Path(model).expanduser().resolve() == directory.resolve():
             return DRAFT_FILES / file
-    raise InvalidField(option, f"none or a directory: no default draft is shipped for {model}")
+    return None
 
 
 def _check_directory(directory: Path, option: str) -> None:

@@ -62,7 +62,7 @@ def test_options_of_both(
     [
         (("--speculation", "often"), "--speculation: must be of off, suffix, model, auto"),
         (("--speculation", "suffix,"), "--speculation: must be of off, suffix, model, auto"),
-        (("--speculation", "model"), "--draft must be a model directory"),
+        (("--draft", "none", "--speculation", "model"), "--draft must be a model directory"),
         (("--max-tokens", 1), "--max-tokens: must be a whole number of at least 2"),
         (("--max-tokens", "x"), "--max-tokens: must be a whole number of at least 2"),
         (("--temperature", -1), "temperature must be a number from 0 to 100"),

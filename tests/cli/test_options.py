@@ -40,7 +40,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["up", "--max-nodes", "x"], "--max-nodes: must be a whole number from 1 to 2^31 - 1"),
         (["up", "--kv-memory-mib", "0"], "--kv-memory-mib: must be a whole number from 1 to"),
         (["run", "hi", "--suffix-store", "-1"], "--suffix-store: must be a whole number from 0 to"),
-        (["up", "--speculation", "model"], "--draft must be a model directory or id"),
+        (["up", "--draft", "none", "--speculation", "model"], "--draft must be a model directory"),
         (["up", "--dtype", "int3"], "argument --dtype: invalid choice"),
         (["serve", "draft", "--listen", "unix:d", "--dtype", "fp8"], "argument --dtype: invalid"),
         (
@@ -72,7 +72,7 @@ def test_wrong_arguments_are_named(
         (["--max-tokens", "0"], "--max-tokens: must be a whole number from 1 to 2^31 - 1, not 0"),
         (["--min-tokens", "300"], "min_tokens must be at most max_tokens, which is 256"),
         (["--stop", ""], "stop must be strings"),
-        (["--speculation", "model"], "--draft must be a model directory or id"),
+        (["--speculation", "model"], "--draft must be a model directory or id, or auto"),
         (["--draft-kv-memory-mib", "9"], "--draft-kv-memory-mib must be left out without a draft"),
         (["--draft-kv-memory-mib", "0"], "--draft-kv-memory-mib: must be a whole number from 1"),
     ],
@@ -98,7 +98,7 @@ def test_a_wrong_directory_is_told_before_a_model_is_fetched(
     monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "empty"))
     for arguments, option in DRAFTS:
         code, error = run(capsys, *arguments, "no-such-draft")
-        names = "none, default, a local directory or a known id (smollm2-135m-instruct)"
+        names = "none, auto, a local directory or a known id (smollm2-135m-instruct)"
         assert error == f"foredraft: {option} must be {names}, not 'no-such-draft'\n" and code == 2
         code, error = run(capsys, *arguments, str(tmp_path))
         told = f"foredraft: {option} {tmp_path}: config.json is missing from the model directory"

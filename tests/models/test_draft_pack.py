@@ -27,7 +27,7 @@ from foredraft.models.draft_packing import pack_draft
 from foredraft.models.draft_unpacking import unpack_draft
 from foredraft.models.fetch import ModelError
 from foredraft.models.int8_rows import Int8Rows
-from foredraft.params import InvalidField
+from foredraft.models.resolve import wants_draft
 
 WEIGHTS = "model.safetensors"
 IDS = [0, 2, 5, 100]
@@ -208,20 +208,17 @@ def test_a_draft_of_some_tokens_is_nobodys_target(draft: Path, packed: Path) -> 
         read_target(draft)
 
 
-def test_the_default_draft_of_a_known_model(
+def test_the_draft_that_is_shipped_for_a_known_model(
     packed: Path, target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = cache / "models" / "tiny"
     known.parent.mkdir(parents=True)
     known.symlink_to(target)
     monkeypatch.setitem(KNOWN_MODELS, "tiny", KnownModel("tiny", "", "", ""))
-    none = "^--draft must be none or a directory: no default draft is shipped for "
-    with pytest.raises(InvalidField, match=f"{none}tiny"):
-        find_models("tiny", "default")
+    assert find_models("tiny", "auto") == (known, None) and not wants_draft("auto", "tiny")
     monkeypatch.setitem(KNOWN_DRAFTS, "tiny", str(packed))
-    found, drafted = find_models("tiny", "default")
+    found, drafted = find_models("tiny", "auto")
     assert found == known and drafted == unpack_draft(packed, target)
-    assert find_draft("default", str(target)) == drafted
-    assert find_draft("none", "tiny") is None
-    with pytest.raises(InvalidField, match=f"{none}smollm2"):
-        find_draft("default", "smollm2-135m-instruct")
+    assert find_draft("auto", str(target)) == drafted and wants_draft("auto", str(target))
+    assert find_draft("none", "tiny") is None and not wants_draft("none", "tiny")
+    assert find_draft("auto", str(packed.parent)) is None
