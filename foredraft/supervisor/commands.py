@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from foredraft.config import FP8, StackConfig, usable_cores, worker_environment
@@ -11,17 +10,7 @@ from foredraft.supervisor.address import reachable
 from foredraft.supervisor.child import Child
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """Computing threads of the workers: two processes on one core stall each other's steps."""
-
-    verify: int
-    draft: int
-
-
-def share_cores(cores: int, drafting_model: bool) -> Threads:
-    """All cores for the target, or all but one if a draft model runs beside it."""
-    return Threads(verify=max(1, cores - 1) if drafting_model else cores, draft=1)
+_DRAFT_THREADS = 1  # a small model gains little from more, and takes turns with the target
 
 
 def make_children(
@@ -29,7 +18,7 @@ def make_children(
 ) -> list[Child]:
     """Draft, verify and gateway; the workers listen on sockets in the private ``directory``."""
     verify, draft = f"unix:{directory}/verify.sock", f"unix:{directory}/draft.sock"
-    threads = share_cores(usable_cores(), config.draft is not None)
+    threads = usable_cores()
     common = ["--max-nodes", str(config.max_nodes), "--log-level", config.log_level]
     if config.trace_file is not None:
         common += ["--trace-file", str(config.trace_file)]
@@ -60,10 +49,10 @@ def make_children(
     if not config.restart:
         gateway_arguments += ["--resume-seconds", "0"]  # nobody starts a lost worker again
     return [
-        _child("draft", [*draft_arguments, "--threads", str(threads.draft)], threads.draft, draft),
         _child(
-            "verify", [*verify_arguments, "--threads", str(threads.verify)], threads.verify, verify
+            "draft", [*draft_arguments, "--threads", str(_DRAFT_THREADS)], _DRAFT_THREADS, draft
         ),
+        _child("verify", [*verify_arguments, "--threads", str(threads)], threads, verify),
         _child("gateway", gateway_arguments, 1, reachable(grpc_address)),
     ]
 

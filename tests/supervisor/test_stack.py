@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from support.processes import running
 
-from foredraft.config import StackConfig
+from foredraft.config import StackConfig, usable_cores
 from foredraft.params import Speculation
 from foredraft.supervisor import stack as stack_module
 from foredraft.supervisor.child import Child
-from foredraft.supervisor.commands import Threads, make_children, share_cores
+from foredraft.supervisor.commands import make_children
 from foredraft.supervisor.stack import Stack, StackError, running_stack
 
 WORKER = "import time; time.sleep(600)"
@@ -134,13 +134,6 @@ async def test_a_port_in_use_is_named_before_anything_starts() -> None:
                 pass
 
 
-@pytest.mark.parametrize(
-    ("cores", "drafting", "verify"), [(1, False, 1), (1, True, 1), (8, False, 8), (8, True, 7)]
-)
-def test_cores_are_shared_only_with_a_draft_model(cores: int, drafting: bool, verify: int) -> None:
-    assert share_cores(cores, drafting) == Threads(verify=verify, draft=1)
-
-
 def test_the_services_accept_the_flags_that_the_stack_gives_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -176,6 +169,7 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
     assert parsed["draft"].dtype == parsed["verify"].dtype == "float32"
     assert (parsed["verify"].kv_memory_mib, parsed["draft"].kv_memory_mib) == (77, 33)
     assert parsed["draft"].suffix_store == 555
+    assert (parsed["verify"].threads, parsed["draft"].threads) == (usable_cores(), 1)
 
     make_children(replace(wanted, dtype="fp8"), "0.0.0.0:1234", tmp_path)
     parsed = {name: build_parser().parse_args(c[3:]) for name, c in commands.items()}
