@@ -1,0 +1,125 @@
+"""What the rows of a sequence share in `kernels.tree_attention`: far tiles, split by split."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.attention_state import (
+    COLUMNS,
+    add_span,
+    load_powers,
+    load_queries,
+    load_vectors,
+    nothing_seen,
+    plane_of,
+    store_partials,
+)
+from kernels.attention_tiles import TILE, far_tiles_of, spans_of, split_size_of
+from kernels.kv_layout import BLOCK
+
+_TILE, _COLUMNS, _BLOCK = tl.constexpr(TILE), tl.constexpr(COLUMNS), tl.constexpr(BLOCK)
+_NO_SIZE = tl.constexpr(2**30)
+
+
+@triton.jit
+def piece_of(
+    start, count, position, number, pieces,
+    SLOTS: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """What program ``number`` of a share takes: a slot, which piece of it, and of how many.
+
+    Of ``pieces`` each slot gets its part by the length of its context, rounded up: SLOTS - 1 more
+    at most. There is no slot SLOTS.
+    """
+    if SLOTS == 1:
+        return number * 0, number, pieces
+    else:
+        slot = tl.arange(0, LANES)
+        active = tl.load(count + slot, mask=slot < SLOTS, other=0) > 0
+        root = tl.load(start + slot, mask=active, other=0)
+        tiles = tl.load(position + root, mask=active, other=0) // _TILE + 1
+        spans = tl.where(active, spans_of(tiles, SPAN), 0)
+        own_pieces = tl.cdiv(spans * pieces, tl.maximum(tl.sum(spans, 0), 1))
+        ends = tl.cumsum(own_pieces, 0)
+        before = ends <= number
+        own = tl.sum(before.to(tl.int32), 0)
+        piece = number - tl.max(tl.where(before, ends, 0), 0)
+        return own, piece, tl.sum(tl.where(slot == own, own_pieces, 0), 0)
+
+
+@triton.jit
+def attend_far(
+    q, codes, exponents, tables, start, count, position,
+    part_out, part_top, part_total,
+    own, piece, pieces, share,
+    rows, shares, places, table_stride, scale,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
+    SPAN: tl.constexpr, MOST_SPLITS: tl.constexpr,
+):  # fmt: skip
+    """The splits of a slot in one of ``pieces``, for COLUMNS of those that share a KV head."""
+    head, part = share // (shares // KV_HEADS), share % (shares // KV_HEADS)
+    column = part * _COLUMNS + tl.arange(0, _COLUMNS)
+    used = column // GROUP < tl.load(count + own)
+    first_row = tl.load(start + own)
+    row = first_row + column // GROUP
+    base = (head * rows + first_row) * GROUP + part * _COLUMNS
+    far = far_tiles_of(tl.load(position + row, mask=used, other=0))
+    sizes = split_size_of(spans_of(far, SPAN), MOST_SPLITS)
+    smallest = tl.min(tl.where(used, sizes, _NO_SIZE), 0)
+    largest = tl.max(tl.where(used, sizes, 0), 0)
+    table = tables + own * table_stride
+    keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
+    values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
+    inner = tl.arange(0, SPAN) % _BLOCK
+    for size in range(smallest, largest + 1):
+        mine = tl.where(used & (sizes == size), far, 0)
+        tiles = tl.max(mine, 0)
+        spans = spans_of(tiles, SPAN)
+        splits = tl.cdiv(spans, size)
+        first = splits * piece // pieces * size
+        end = tl.minimum(splits * (piece + 1) // pieces * size, spans)
+        if first < end:
+            vector = (row * KV_HEADS + head) * GROUP + column % GROUP
+            queries, factor = load_queries(q, vector, mine > 0, scale, HEAD_DIM, WIDTH)
+            top, total, out = nothing_seen(WIDTH)
+            # What is loaded for a span has its address from the turn before: no load waits for one.
+            place = _blocks_of(table, first, tiles, SPAN) * _BLOCK + inner
+            powers = load_powers(
+                key_exponents, value_exponents, place, _tiles_of(first, SPAN) < tiles
+            )
+            block = _blocks_of(table, first + 1, tiles, SPAN)
+            for span in range(first, end):
+                tile = _tiles_of(span, SPAN)
+                k = load_vectors(keys, place, tile < tiles, HEAD_DIM, WIDTH)
+                v = load_vectors(values, place, tile < tiles, HEAD_DIM, WIDTH)
+                own_powers = powers
+                place = block * _BLOCK + inner
+                powers = load_powers(
+                    key_exponents, value_exponents, place, _tiles_of(span + 1, SPAN) < tiles
+                )
+                block = _blocks_of(table, span + 2, tiles, SPAN)
+                visible = tile[None, :] < mine[:, None]
+                top, total, out = add_span(
+                    top, total, out, queries, factor, k, v, own_powers, visible
+                )
+                if ((span + 1) % size == 0) | (span + 1 == end):
+                    at = base + (span // size + 1) * rows * (KV_HEADS * GROUP)
+                    store_partials(
+                        part_out, part_top, part_total, at, top, total, out, factor,
+                        HEAD_DIM, WIDTH,
+                    )  # fmt: skip
+                    top, total, out = nothing_seen(WIDTH)
+
+
+@triton.jit
+def _tiles_of(span, SPAN: tl.constexpr):
+    """The tile of each token of a span."""
+    return span * SPAN // _TILE + tl.arange(0, SPAN) // _TILE
+
+
+@triton.jit
+def _blocks_of(table, span, tiles, SPAN: tl.constexpr):
+    """The block of each token of a span; 0 behind the far tiles."""
+    at = table + span * SPAN // _BLOCK + tl.arange(0, SPAN) // _BLOCK
+    return tl.load(at, mask=_tiles_of(span, SPAN) < tiles, other=0)

@@ -1,0 +1,60 @@
+"""What a row sees by itself in `kernels.tree_attention`: its last tiles, along its own path."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.attention_state import (
+    COLUMNS,
+    add_span,
+    load_powers,
+    load_queries,
+    load_vectors,
+    nothing_seen,
+    plane_of,
+    store_partials,
+)
+from kernels.attention_tiles import TILE, far_tiles_of
+from kernels.kv_layout import place_of
+
+_TILE, _COLUMNS = tl.constexpr(TILE), tl.constexpr(COLUMNS)
+
+
+@triton.jit
+def attend_near(
+    q, codes, exponents, tables, slot, position, depth, path,
+    part_out, part_top, part_total,
+    row, head, rows, places, table_stride, path_stride, scale,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
+    SPAN: tl.constexpr,
+):  # fmt: skip
+    """The first part of one row, for the heads that share a KV head."""
+    own = tl.load(slot + row)
+    if own >= 0:
+        last = tl.load(position + row)
+        context = last - tl.load(depth + row)
+        column = tl.arange(0, _COLUMNS)
+        used = column < GROUP
+        queries, factor = load_queries(
+            q, (row * KV_HEADS + head) * GROUP + column, used, scale, HEAD_DIM, WIDTH
+        )
+        keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
+        values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
+        top, total, out = nothing_seen(WIDTH)
+        for first in tl.range(far_tiles_of(last) * _TILE, last + 1, SPAN, num_stages=1):
+            at = first + tl.arange(0, SPAN)
+            seen = at <= last
+            guessed = seen & (at >= context)
+            local = tl.load(path + row * path_stride + at - context, mask=guessed, other=0)
+            at = tl.where(guessed, context + local, at)
+            place = place_of(tables + own * table_stride, at, seen, True)
+            powers = load_powers(key_exponents, value_exponents, place, seen)
+            k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
+            v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
+            visible = used[:, None] & seen[None, :]
+            top, total, out = add_span(top, total, out, queries, factor, k, v, powers, visible)
+        store_partials(
+            part_out, part_top, part_total, (head * rows + row) * GROUP, top, total, out, factor,
+            HEAD_DIM, WIDTH,
+        )  # fmt: skip
