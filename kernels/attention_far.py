@@ -8,6 +8,7 @@ import triton.language as tl
 from kernels.attention_state import (
     COLUMNS,
     add_span,
+    bring_vectors_near,
     load_powers,
     load_queries,
     load_vectors,
@@ -16,6 +17,7 @@ from kernels.attention_state import (
     store_partials,
 )
 from kernels.attention_tiles import TILE, far_tiles_of, spans_of, split_size_of
+from kernels.early_start import begin
 from kernels.kv_layout import BLOCK
 
 _TILE, _COLUMNS, _BLOCK = tl.constexpr(TILE), tl.constexpr(COLUMNS), tl.constexpr(BLOCK)
@@ -55,15 +57,20 @@ def attend_far(
     own, piece, pieces, share,
     rows, shares, places, table_stride, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
-    SPAN: tl.constexpr, MOST_SPLITS: tl.constexpr,
+    SPAN: tl.constexpr, MOST_SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The splits of a slot in one of ``pieces``, for COLUMNS of those that share a KV head."""
+    """The splits of a slot in one of ``pieces``, for COLUMNS of those that share a KV head.
+
+    Of what this step's layers write only queries are read here: all else is looked up before
+    `begin`, and the first keys and values are on their way.
+    """
     head, part = share // (shares // KV_HEADS), share % (shares // KV_HEADS)
     column = part * _COLUMNS + tl.arange(0, _COLUMNS)
     used = column // GROUP < tl.load(count + own)
     first_row = tl.load(start + own)
     row = first_row + column // GROUP
     base = (head * rows + first_row) * GROUP + part * _COLUMNS
+    vectors = rows * (KV_HEADS * GROUP)
     far = far_tiles_of(tl.load(position + row, mask=used, other=0))
     sizes = split_size_of(spans_of(far, SPAN), MOST_SPLITS)
     smallest = tl.min(tl.where(used, sizes, _NO_SIZE), 0)
@@ -77,18 +84,24 @@ def attend_far(
         tiles = tl.max(mine, 0)
         spans = spans_of(tiles, SPAN)
         splits = tl.cdiv(spans, size)
-        first = splits * piece // pieces * size
+        split = splits * piece // pieces
+        first = split * size
         end = tl.minimum(splits * (piece + 1) // pieces * size, spans)
         if first < end:
+            # What is loaded for a span has its address from the turn before: no load waits for one.
+            seen = _tiles_of(first, SPAN) < tiles
+            place = _blocks_of(table, first, tiles, SPAN) * _BLOCK + inner
+            if EARLY:
+                bring_vectors_near(keys, place, seen, HEAD_DIM)
+                bring_vectors_near(values, place, seen, HEAD_DIM)
+            powers = load_powers(key_exponents, value_exponents, place, seen)
+            block = _blocks_of(table, first + 1, tiles, SPAN)
+            begin(EARLY)
             vector = (row * KV_HEADS + head) * GROUP + column % GROUP
             queries, factor = load_queries(q, vector, mine > 0, scale, HEAD_DIM, WIDTH)
             top, total, out = nothing_seen(WIDTH)
-            # What is loaded for a span has its address from the turn before: no load waits for one.
-            place = _blocks_of(table, first, tiles, SPAN) * _BLOCK + inner
-            powers = load_powers(
-                key_exponents, value_exponents, place, _tiles_of(first, SPAN) < tiles
-            )
-            block = _blocks_of(table, first + 1, tiles, SPAN)
+            stop = tl.minimum(first + size, end)
+            at = base + (split + 1) * vectors
             for span in range(first, end):
                 tile = _tiles_of(span, SPAN)
                 k = load_vectors(keys, place, tile < tiles, HEAD_DIM, WIDTH)
@@ -103,13 +116,14 @@ def attend_far(
                 top, total, out = add_span(
                     top, total, out, queries, factor, k, v, own_powers, visible
                 )
-                if ((span + 1) % size == 0) | (span + 1 == end):
-                    at = base + (span // size + 1) * rows * (KV_HEADS * GROUP)
+                if span + 1 == stop:
                     store_partials(
                         part_out, part_top, part_total, at, top, total, out, factor,
                         HEAD_DIM, WIDTH,
                     )  # fmt: skip
                     top, total, out = nothing_seen(WIDTH)
+                    stop = tl.minimum(stop + size, end)
+                    at += vectors
 
 
 @triton.jit

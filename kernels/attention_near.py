@@ -16,6 +16,7 @@ from kernels.attention_state import (
     store_partials,
 )
 from kernels.attention_tiles import TILE, far_tiles_of
+from kernels.early_start import begin
 from kernels.kv_layout import place_of
 
 _TILE, _COLUMNS = tl.constexpr(TILE), tl.constexpr(COLUMNS)
@@ -27,13 +28,20 @@ def attend_near(
     part_out, part_top, part_total,
     row, head, rows, places, table_stride, path_stride, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
-    SPAN: tl.constexpr,
+    SPAN: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The first part of one row, for the heads that share a KV head."""
+    """The first part of one row, for the heads that share a KV head.
+
+    What does not follow from this step's layers is looked up before `begin`.
+    """
     own = tl.load(slot + row)
+    last = tl.load(position + row)
+    context = last - tl.load(depth + row)
     if own >= 0:
-        last = tl.load(position + row)
-        context = last - tl.load(depth + row)
+        line, table = path + row * path_stride, tables + own * table_stride
+        first = far_tiles_of(last) * _TILE
+        place, seen = _places_along(line, table, first, context, last, SPAN)
+        begin(EARLY)
         column = tl.arange(0, _COLUMNS)
         used = column < GROUP
         queries, factor = load_queries(
@@ -42,19 +50,24 @@ def attend_near(
         keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
         values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
         top, total, out = nothing_seen(WIDTH)
-        for first in tl.range(far_tiles_of(last) * _TILE, last + 1, SPAN, num_stages=1):
-            at = first + tl.arange(0, SPAN)
-            seen = at <= last
-            guessed = seen & (at >= context)
-            local = tl.load(path + row * path_stride + at - context, mask=guessed, other=0)
-            at = tl.where(guessed, context + local, at)
-            place = place_of(tables + own * table_stride, at, seen, True)
+        for at in tl.range(first, last + 1, SPAN, num_stages=1):
             powers = load_powers(key_exponents, value_exponents, place, seen)
             k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
             v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
             visible = used[:, None] & seen[None, :]
             top, total, out = add_span(top, total, out, queries, factor, k, v, powers, visible)
+            place, seen = _places_along(line, table, at + SPAN, context, last, SPAN)
         store_partials(
             part_out, part_top, part_total, (head * rows + row) * GROUP, top, total, out, factor,
             HEAD_DIM, WIDTH,
         )  # fmt: skip
+
+
+@triton.jit
+def _places_along(line, table, first, context, last, SPAN: tl.constexpr):
+    """Places in the pool of SPAN positions along a path, and which are not behind its end."""
+    at = first + tl.arange(0, SPAN)
+    seen = at <= last
+    guessed = seen & (at >= context)
+    local = tl.load(line + at - context, mask=guessed, other=0)
+    return place_of(table, tl.where(guessed, context + local, at), seen, True), seen

@@ -18,7 +18,6 @@ import triton.language as tl
 from kernels.e4m3 import INTERPRETED
 from kernels.kv_layout import (
     exponent_of,
-    finite_magnitude,
     power_of_two,
     widen_key,
     widen_value,
@@ -30,6 +29,12 @@ _COLUMNS = tl.constexpr(COLUMNS)
 _BIAS = tl.constexpr(127)
 _MANTISSA_BITS = tl.constexpr(23)
 _EXPONENT_BITS = tl.constexpr(0x7F800000)
+_PREFETCH = tl.constexpr("""{
+    .reg .pred seen;
+    mov.u32 $0, 0;
+    setp.ne.s32 seen, $2, 0;
+    @seen prefetch.global.L2 [$1];
+}""")
 
 
 @triton.jit
@@ -46,7 +51,7 @@ def load_queries(q, vector, used, scale, HEAD_DIM: tl.constexpr, WIDTH: tl.const
     inside = used[:, None] & (lane < HEAD_DIM)[None, :]
     queries = tl.load(q + vector[:, None] * HEAD_DIM + lane[None, :], mask=inside, other=0.0)
     queries = queries.to(tl.float32)
-    exponent = exponent_of(tl.max(finite_magnitude(queries), 1))
+    exponent = exponent_of(tl.max(tl.abs(queries), 1))
     queries *= power_of_two(-exponent)[:, None]
     if not INTERPRETED:
         queries = queries.to(tl.float16)
@@ -101,6 +106,19 @@ def load_vectors(codes, place, seen, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr
         return tl.load(at, mask=seen[:, None], other=0.0)
     else:
         return tl.load(at, mask=seen[:, None] & (lane < HEAD_DIM)[None, :], other=0.0)
+
+
+@triton.jit
+def bring_vectors_near(codes, place, seen, HEAD_DIM: tl.constexpr):
+    """Start loading vectors into the cache that all processors share, a line of each."""
+    tl.inline_asm_elementwise(
+        _PREFETCH,
+        "=r,l,r",
+        [(codes + place * HEAD_DIM).to(tl.int64), seen.to(tl.int32)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit

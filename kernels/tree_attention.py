@@ -129,7 +129,6 @@ def tree_attention_kernel(
 ):  # fmt: skip
     """First ``far`` programs for what rows share, then one per row and KV head."""
     let_next_in(EARLY)
-    begin(EARLY)
     program = tl.program_id(0)
     if program < far:
         own, piece, its_pieces = piece_of(
@@ -141,16 +140,18 @@ def tree_attention_kernel(
                 part_out, part_top, part_total,
                 own, piece, its_pieces, program % shares,
                 rows, shares, places, table_stride, scale,
-                KV_HEADS, GROUP, HEAD_DIM, WIDTH, SPAN, MOST_SPLITS,
+                KV_HEADS, GROUP, HEAD_DIM, WIDTH, SPAN, MOST_SPLITS, EARLY,
             )  # fmt: skip
     else:
         program -= far
         attend_near(
             q, codes, exponents, tables, slot, position, depth, path,
             part_out, part_top, part_total,
-            program // KV_HEADS, program % KV_HEADS, rows, places, table_stride, path_stride, scale,
-            KV_HEADS, GROUP, HEAD_DIM, WIDTH, SPAN,
+            program // KV_HEADS, program % KV_HEADS, rows, places,
+            table_stride, path_stride, scale,
+            KV_HEADS, GROUP, HEAD_DIM, WIDTH, SPAN, EARLY,
         )  # fmt: skip
+    begin(EARLY)  # those that have nothing to do wait, too: what comes behind counts on it
 
 
 def tree_attention_reference(

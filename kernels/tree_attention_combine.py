@@ -116,11 +116,12 @@ def combine_partials_kernel(
 ):
     """One program per row and head."""
     let_next_in(EARLY)
-    begin(EARLY)
     row, head = tl.program_id(0), tl.program_id(1)
-    if tl.load(slot + row) >= 0:
+    own, last = tl.load(slot + row), tl.load(position + row)
+    begin(EARLY)
+    if own >= 0:
         heads = tl.num_programs(1)
-        spans = spans_of(far_tiles_of(tl.load(position + row)), SPAN)
+        spans = spans_of(far_tiles_of(last), SPAN)
         part = tl.arange(0, PARTS)
         held = part <= tl.cdiv(spans, split_size_of(spans, MOST_SPLITS))
         place = (head // GROUP * rows + row) * GROUP + head % GROUP
