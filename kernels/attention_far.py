@@ -82,6 +82,7 @@ def attend_far(
     for size in range(smallest, largest + 1):
         mine = tl.where(used & (sizes == size), far, 0)
         tiles = tl.max(mine, 0)
+        fewest = tl.min(tl.where(mine > 0, mine, tiles), 0)
         spans = spans_of(tiles, SPAN)
         splits = tl.cdiv(spans, size)
         split = splits * piece // pieces
@@ -99,6 +100,7 @@ def attend_far(
             begin(EARLY)
             vector = (row * KV_HEADS + head) * GROUP + column % GROUP
             queries, factor = load_queries(q, vector, mine > 0, scale, HEAD_DIM, WIDTH)
+            idle = tl.where(mine > 0, 0.0, float("inf"))
             top, total, out = nothing_seen(WIDTH)
             stop = tl.minimum(first + size, end)
             at = base + (split + 1) * vectors
@@ -112,13 +114,14 @@ def attend_far(
                     key_exponents, value_exponents, place, _tiles_of(span + 1, SPAN) < tiles
                 )
                 block = _blocks_of(table, span + 2, tiles, SPAN)
+                whole = (span + 1) * SPAN <= fewest * _TILE
                 visible = tile[None, :] < mine[:, None]
                 top, total, out = add_span(
-                    top, total, out, queries, factor, k, v, own_powers, visible
+                    top, total, out, queries, factor, idle, k, v, own_powers, whole, visible
                 )
                 if span + 1 == stop:
                     store_partials(
-                        part_out, part_top, part_total, at, top, total, out, factor,
+                        part_out, part_top, part_total, at, top, total, out, factor, idle,
                         HEAD_DIM, WIDTH,
                     )  # fmt: skip
                     top, total, out = nothing_seen(WIDTH)

@@ -47,6 +47,7 @@ def attend_near(
         queries, factor = load_queries(
             q, (row * KV_HEADS + head) * GROUP + column, used, scale, HEAD_DIM, WIDTH
         )
+        idle = tl.where(used, 0.0, float("inf"))
         keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
         values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
         top, total, out = nothing_seen(WIDTH)
@@ -54,11 +55,12 @@ def attend_near(
             powers = load_powers(key_exponents, value_exponents, place, seen)
             k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
             v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
-            visible = used[:, None] & seen[None, :]
-            top, total, out = add_span(top, total, out, queries, factor, k, v, powers, visible)
+            top, total, out = add_span(
+                top, total, out, queries, factor, idle, k, v, powers, False, seen[None, :]
+            )
             place, seen = _places_along(line, table, at + SPAN, context, last, SPAN)
         store_partials(
-            part_out, part_top, part_total, (head * rows + row) * GROUP, top, total, out, factor,
+            part_out, part_top, part_total, (head * rows + row) * GROUP, top, total, out, factor, idle,
             HEAD_DIM, WIDTH,
         )  # fmt: skip
 

@@ -66,20 +66,23 @@ def nothing_seen(WIDTH: tl.constexpr):
 
 
 @triton.jit
-def add_span(top, total, out, queries, factor, k, v, powers, visible):
+def add_span(top, total, out, queries, factor, idle, k, v, powers, whole, visible):
     """The state with a span more.
 
     Args:
         factor: of scores, by column.
+        idle: 0 or, for columns that see nothing at all, infinity.
         k, v: codes [tokens, WIDTH], finite where no column sees a token.
         powers: of the tokens' vectors, as `load_powers` gives them.
-        visible: to which columns, broadcast to [columns, tokens].
+        whole: all other columns see all tokens; if not, ``visible`` says which.
+        visible: broadcast to [columns, tokens].
     """
     scores = tl.dot(queries, tl.trans(widen_key(k))) * _key_powers(powers)[None, :]
-    scores = tl.where(visible, scores, float("-inf"))
+    if not whole:
+        scores = tl.where(visible, scores, float("-inf"))
     highest = tl.maximum(top, tl.max(scores, 1))
     base = tl.where(highest == float("-inf"), 0.0, highest)  # of a column that sees nothing yet
-    base *= factor
+    base = base * factor + idle
     weights = tl.exp2(tl.fma(scores, factor[:, None], -base[:, None]))
     fading = tl.exp2(top * factor - base)
     total = total * fading + tl.sum(weights, 1)
@@ -144,7 +147,7 @@ def _value_powers(powers):
 
 @triton.jit
 def store_partials(
-    part_out, part_top, part_total, first, top, total, out, factor,
+    part_out, part_top, part_total, first, top, total, out, factor, idle,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the columns that have seen anything to places from ``first`` on of `Partials`.
@@ -154,6 +157,7 @@ def store_partials(
     """
     lane = tl.arange(0, WIDTH)
     at = first + tl.arange(0, _COLUMNS)
+    total = tl.where(idle == 0.0, total, 0.0)  # for a key that is not finite spares no column
     held = total != 0.0
     inside = held[:, None] & (lane < HEAD_DIM)[None, :]
     tl.store(part_top + at, top * factor, mask=held)
