@@ -26,19 +26,19 @@ _NO_SIZE = tl.constexpr(2**30)
 
 @triton.jit
 def piece_of(
-    start, count, position, number, pieces,
-    SLOTS: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr,
+    start, count, position, number, pieces, slots,
+    LANES: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """What program ``number`` of a share takes: a slot, which piece of it, and of how many.
 
-    Of ``pieces`` each slot gets its part by the length of its context, rounded up: SLOTS - 1 more
-    at most. There is no slot SLOTS.
+    Of ``pieces`` each slot gets its part by the length of its context, rounded up: ``slots - 1``
+    more at most. If there is no such piece, the slot is one that is not there.
     """
-    if SLOTS == 1:
+    if LANES == 1:
         return number * 0, number, pieces
     else:
         slot = tl.arange(0, LANES)
-        active = tl.load(count + slot, mask=slot < SLOTS, other=0) > 0
+        active = tl.load(count + slot, mask=slot < slots, other=0) > 0
         root = tl.load(start + slot, mask=active, other=0)
         tiles = tl.load(position + root, mask=active, other=0) // _TILE + 1
         spans = tl.where(active, spans_of(tiles, SPAN), 0)

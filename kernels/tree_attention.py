@@ -37,6 +37,7 @@ from kernels.tree_attention_combine import Partials, combine_partials
 from kernels.tree_layout import StepRows
 
 _LOG2_E = 1.4426950408889634
+_FEWEST_LANES = 32  # one machine code for any number of slots up to it, and one for a single slot
 _MOST_GROUP = 16  # query heads that share a KV head
 
 
@@ -97,12 +98,12 @@ def tree_attention(
         far,
         pieces,
         shares,
+        len(tables),
         blocks * BLOCK,
         tables.stride(0),
         path.stride(0),
         head_dim**-0.5 * _LOG2_E,
-        SLOTS=len(tables),
-        LANES=triton.next_power_of_2(len(tables)),
+        LANES=_lanes(len(tables)),
         KV_HEADS=kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
@@ -118,12 +119,12 @@ def tree_attention(
     combine_partials(partials, rows, out, kv_heads, span)
 
 
-@triton.jit(do_not_specialize=["rows", "far", "pieces", "shares"])
+@triton.jit(do_not_specialize=["rows", "far", "pieces", "shares", "slots"])
 def tree_attention_kernel(
     q, codes, exponents, tables, start, count, slot, position, depth, path,
     part_out, part_top, part_total,
-    rows, far, pieces, shares, places, table_stride, path_stride, scale,
-    SLOTS: tl.constexpr, LANES: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    rows, far, pieces, shares, slots, places, table_stride, path_stride, scale,
+    LANES: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr, MOST_SPLITS: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -132,9 +133,9 @@ def tree_attention_kernel(
     program = tl.program_id(0)
     if program < far:
         own, piece, its_pieces = piece_of(
-            start, count, position, program // shares, pieces, SLOTS, LANES, SPAN
+            start, count, position, program // shares, pieces, slots, LANES, SPAN
         )
-        if own < SLOTS:
+        if own < slots:
             attend_far(
                 q, codes, exponents, tables, start, count, position,
                 part_out, part_top, part_total,
@@ -174,6 +175,12 @@ def tree_attention_reference(
         weights = (queries @ keys.mT * q.shape[2] ** -0.5).softmax(dim=-1)
         out[row] = (weights @ values).flatten(0, 1)
     return out
+
+
+def _lanes(slots: int) -> int:
+    """How many slots a program looks at to find its own."""
+    lanes: int = triton.next_power_of_2(slots)
+    return max(lanes, _FEWEST_LANES) if slots > 1 else 1
 
 
 def _check(
