@@ -9,6 +9,8 @@ from kernels.attention_state import (
     COLUMNS,
     add_span,
     bring_vectors_near,
+    idle_columns,
+    largest_power,
     load_powers,
     load_queries,
     load_vectors,
@@ -53,7 +55,7 @@ def piece_of(
 @triton.jit
 def attend_far(
     q, codes, exponents, tables, start, count, position,
-    part_out, part_top, part_total,
+    part_out, part_reference, part_total,
     own, piece, pieces, share,
     rows, shares, places, table_stride, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
@@ -100,8 +102,8 @@ def attend_far(
             begin(EARLY)
             vector = (row * KV_HEADS + head) * GROUP + column % GROUP
             queries, factor = load_queries(q, vector, mine > 0, scale, HEAD_DIM, WIDTH)
-            idle = tl.where(mine > 0, 0.0, float("inf"))
-            top, total, out = nothing_seen(WIDTH)
+            idle = idle_columns(mine > 0)
+            top, peak, reference, total, out = nothing_seen(WIDTH)
             stop = tl.minimum(first + size, end)
             at = base + (split + 1) * vectors
             for span in range(first, end):
@@ -116,15 +118,17 @@ def attend_far(
                 block = _blocks_of(table, span + 2, tiles, SPAN)
                 whole = (span + 1) * SPAN <= fewest * _TILE
                 visible = tile[None, :] < mine[:, None]
-                top, total, out = add_span(
-                    top, total, out, queries, factor, idle, k, v, own_powers, whole, visible
-                )
+                highest = _highest_power(own_powers, span, mine, whole, SPAN)
+                top, peak, reference, total, out = add_span(
+                    top, peak, reference, total, out,
+                    queries, factor, idle, k, v, own_powers, highest, whole, visible,
+                )  # fmt: skip
                 if span + 1 == stop:
                     store_partials(
-                        part_out, part_top, part_total, at, top, total, out, factor, idle,
+                        part_out, part_reference, part_total, at, reference, total, out, idle,
                         HEAD_DIM, WIDTH,
                     )  # fmt: skip
-                    top, total, out = nothing_seen(WIDTH)
+                    top, peak, reference, total, out = nothing_seen(WIDTH)
                     stop = tl.minimum(stop + size, end)
                     at += vectors
 
@@ -140,3 +144,18 @@ def _blocks_of(table, span, tiles, SPAN: tl.constexpr):
     """The block of each token of a span; 0 behind the far tiles."""
     at = table + span * SPAN // _BLOCK + tl.arange(0, SPAN) // _BLOCK
     return tl.load(at, mask=_tiles_of(span, SPAN) < tiles, other=0)
+
+
+@triton.jit
+def _highest_power(powers, span, mine, whole, SPAN: tl.constexpr):
+    """The largest of the values' powers that a column sees: [columns]."""
+    tile = _tiles_of(span, SPAN)
+    highest = tl.zeros([_COLUMNS], tl.int32)
+    if whole:
+        highest += largest_power(powers, tile >= 0)
+    else:
+        for which in tl.static_range((SPAN + _TILE - 1) // _TILE):
+            one = span * SPAN // _TILE + which
+            some = largest_power(powers, tile == one)
+            highest = tl.maximum(highest, tl.where(one < mine, some, 0))
+    return highest

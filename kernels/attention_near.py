@@ -8,6 +8,8 @@ import triton.language as tl
 from kernels.attention_state import (
     COLUMNS,
     add_span,
+    idle_columns,
+    largest_power,
     load_powers,
     load_queries,
     load_vectors,
@@ -25,7 +27,7 @@ _TILE, _COLUMNS = tl.constexpr(TILE), tl.constexpr(COLUMNS)
 @triton.jit
 def attend_near(
     q, codes, exponents, tables, slot, position, depth, path,
-    part_out, part_top, part_total,
+    part_out, part_reference, part_total,
     row, head, rows, places, table_stride, path_stride, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     SPAN: tl.constexpr, EARLY: tl.constexpr,
@@ -47,22 +49,24 @@ def attend_near(
         queries, factor = load_queries(
             q, (row * KV_HEADS + head) * GROUP + column, used, scale, HEAD_DIM, WIDTH
         )
-        idle = tl.where(used, 0.0, float("inf"))
+        idle = idle_columns(used)
         keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
         values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
-        top, total, out = nothing_seen(WIDTH)
-        for at in tl.range(first, last + 1, SPAN, num_stages=1):
+        top, peak, reference, total, out = nothing_seen(WIDTH)
+        for start in tl.range(first, last + 1, SPAN, num_stages=1):
             powers = load_powers(key_exponents, value_exponents, place, seen)
             k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
             v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
-            top, total, out = add_span(
-                top, total, out, queries, factor, idle, k, v, powers, False, seen[None, :]
-            )
-            place, seen = _places_along(line, table, at + SPAN, context, last, SPAN)
+            highest = largest_power(powers, seen)
+            top, peak, reference, total, out = add_span(
+                top, peak, reference, total, out,
+                queries, factor, idle, k, v, powers, highest, False, seen[None, :],
+            )  # fmt: skip
+            place, seen = _places_along(line, table, start + SPAN, context, last, SPAN)
+        at = (head * rows + row) * GROUP
         store_partials(
-            part_out, part_top, part_total, (head * rows + row) * GROUP, top, total, out, factor, idle,
-            HEAD_DIM, WIDTH,
-        )  # fmt: skip
+            part_out, part_reference, part_total, at, reference, total, out, idle, HEAD_DIM, WIDTH
+        )
 
 
 @triton.jit

@@ -1,8 +1,9 @@
 """The running state of attention: columns of queries, to which spans of keys and values are added.
 
-Of each column are known the highest score so far, not yet scaled; the sum of the weights
-``2^(scaled score - highest)``; and the sum of values under these weights. A key that a column does
-not see weighs an exact zero, and no column feels another.
+Of each column are known its highest score; the largest power of two that a value came with; a
+reference, the power of two of which weights are multiples (`add_span`); the sum of the weights; and
+the sum of values under these weights. A key that a column does not see weighs an exact zero, and no
+column feels another.
 
 Columns are the tall side of both products, ``scores = q K^T`` and ``out = weights V``, and always
 COLUMNS of them: the tensor cores take no fewer at full speed, and one machine code serves every
@@ -16,12 +17,7 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import INTERPRETED
-from kernels.kv_layout import (
-    exponent_of,
-    power_of_two,
-    widen_key,
-    widen_value,
-)
+from kernels.kv_layout import exponent_of, power_of_two, widen
 
 COLUMNS = 64
 
@@ -29,6 +25,10 @@ _COLUMNS = tl.constexpr(COLUMNS)
 _BIAS = tl.constexpr(127)
 _MANTISSA_BITS = tl.constexpr(23)
 _EXPONENT_BITS = tl.constexpr(0x7F800000)
+_UNSEEN = tl.constexpr(-127)  # an exponent that makes a power of zero
+_ROOM = tl.constexpr(15)  # the largest weight is 2^15: float16 has 29 powers of two below it
+_LOWEST_PEAK = tl.constexpr(47)  # 2^-80: values that are all smaller are seen as against this
+_IDLE = tl.constexpr(2.0**100)  # higher than any score
 _PREFETCH = tl.constexpr("""{
     .reg .pred seen;
     mov.u32 $0, 0;
@@ -60,37 +60,53 @@ def load_queries(q, vector, used, scale, HEAD_DIM: tl.constexpr, WIDTH: tl.const
 
 @triton.jit
 def nothing_seen(WIDTH: tl.constexpr):
-    """The state before the first span: highest scores, sums of weights, sums of values."""
+    """The state before the first span."""
     top = tl.full([_COLUMNS], float("-inf"), tl.float32)
-    return top, tl.zeros([_COLUMNS], tl.float32), tl.zeros([_COLUMNS, WIDTH], tl.float32)
+    peak = tl.full([_COLUMNS], _LOWEST_PEAK, tl.int32)
+    return top, peak, top, tl.zeros([_COLUMNS], tl.float32), tl.zeros([_COLUMNS, WIDTH], tl.float32)
 
 
 @triton.jit
-def add_span(top, total, out, queries, factor, idle, k, v, powers, whole, visible):
+def add_span(
+    top, peak, reference, total, out, queries, factor, idle, k, v, powers, largest, whole, visible
+):  # fmt: skip
     """The state with a span more.
+
+    A weight is ``2^(scaled score - reference)`` in float32; times its value's power of two it is
+    at most 2^15, since that is what the highest score makes of the largest power of two. So it
+    is rounded to float16, by 2^-12 of itself at most, or by 2^-40 of that largest one.
 
     Args:
         factor: of scores, by column.
-        idle: 0 or, for columns that see nothing at all, infinity.
+        idle: what `idle_columns` gives.
         k, v: codes [tokens, WIDTH], finite where no column sees a token.
         powers: of the tokens' vectors, as `load_powers` gives them.
-        whole: all other columns see all tokens; if not, ``visible`` says which.
+        largest: `largest_power` of the tokens that a column sees; a number, or [columns].
+        whole: all columns but idle ones see all tokens; if not, ``visible`` says which.
         visible: broadcast to [columns, tokens].
     """
-    scores = tl.dot(queries, tl.trans(widen_key(k))) * _key_powers(powers)[None, :]
+    scores = tl.dot(queries, tl.trans(widen(k))) * _key_powers(powers)[None, :]
     if not whole:
         scores = tl.where(visible, scores, float("-inf"))
-    highest = tl.maximum(top, tl.max(scores, 1))
-    base = tl.where(highest == float("-inf"), 0.0, highest)  # of a column that sees nothing yet
-    base = base * factor + idle
-    weights = tl.exp2(tl.fma(scores, factor[:, None], -base[:, None]))
-    fading = tl.exp2(top * factor - base)
+    top = tl.maximum(top, tl.max(scores, 1))
+    peak = tl.maximum(peak, largest)
+    base = tl.where(top == float("-inf"), 0.0, top)  # of a column that sees nothing yet
+    before = reference
+    reference = base * factor + idle + (peak - (_BIAS + _ROOM)).to(tl.float32)
+    weights = tl.exp2(tl.fma(scores, factor[:, None], -reference[:, None]))
+    fading = tl.exp2(before - reference)
     total = total * fading + tl.sum(weights, 1)
-    weights *= _value_powers(powers)[None, :]
+    weights *= (powers & _EXPONENT_BITS).to(tl.float32, bitcast=True)[None, :]
     if not INTERPRETED:
-        weights = weights.to(tl.bfloat16)
-    out = tl.dot(weights, widen_value(v), out * fading[:, None])
-    return highest, total, out
+        weights = weights.to(tl.float16)
+    out = tl.dot(weights, widen(v), out * fading[:, None])
+    return top, peak, reference, total, out
+
+
+@triton.jit
+def idle_columns(used):
+    """What keeps columns that are not used from weighing anything: [columns]."""
+    return tl.where(used, 0.0, _IDLE)
 
 
 @triton.jit
@@ -130,9 +146,15 @@ def load_powers(key_exponents, value_exponents, place, seen):
 
     One register takes both from one thread to those that need them.
     """
-    keys = tl.load(key_exponents + place, mask=seen, other=0).to(tl.int32) + _BIAS
-    values = tl.load(value_exponents + place, mask=seen, other=0).to(tl.int32) + _BIAS
+    keys = tl.load(key_exponents + place, mask=seen, other=_UNSEEN).to(tl.int32) + _BIAS
+    values = tl.load(value_exponents + place, mask=seen, other=_UNSEEN).to(tl.int32) + _BIAS
     return keys | (values << _MANTISSA_BITS)
+
+
+@triton.jit
+def largest_power(powers, seen):
+    """The largest of the values' powers, of those that are seen."""
+    return tl.max(tl.where(seen, powers >> _MANTISSA_BITS, 0), 0)
 
 
 @triton.jit
@@ -141,13 +163,8 @@ def _key_powers(powers):
 
 
 @triton.jit
-def _value_powers(powers):
-    return (powers & _EXPONENT_BITS).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def store_partials(
-    part_out, part_top, part_total, first, top, total, out, factor, idle,
+    part_out, part_reference, part_total, first, reference, total, out, idle,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the columns that have seen anything to places from ``first`` on of `Partials`.
@@ -160,6 +177,6 @@ def store_partials(
     total = tl.where(idle == 0.0, total, 0.0)  # for a key that is not finite spares no column
     held = total != 0.0
     inside = held[:, None] & (lane < HEAD_DIM)[None, :]
-    tl.store(part_top + at, top * factor, mask=held)
+    tl.store(part_reference + at, reference, mask=held)
     tl.store(part_total + at, total, mask=held)
     tl.store(part_out + at[:, None] * HEAD_DIM + lane[None, :], out, mask=inside)

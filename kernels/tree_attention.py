@@ -2,21 +2,25 @@
 
 ``out = sum_i P_i v_i`` with ``P = softmax(q . k_i / sqrt(head_dim))`` over a row's committed
 context, its ancestors and itself. q is bfloat16; codes are widened exactly; a key's power of two
-scales its score, a value's its weight, which is then rounded to bfloat16; both products sum in
-float32.
+scales its score, a value's its weight, then rounded to float16 (`kernels.attention_state`);
+both products sum in float32.
 
 **The same bits in any company.** A row's context is cut by its own position
 (`kernels.attention_tiles`). Its last tiles are gathered along its own path, so that every token
-stands where plain decoding has it. The far tiles before them are read once for all rows of a
-sequence, split by split. Rows of one tree may stand on both sides of a change of the splits' size;
-then both cuts are run. Partial results are put together in the order of positions
-(`kernels.tree_attention_combine`). What a row does not see adds exact zeros. How many splits one
-program takes, one after another, follows from how much all sequences have; no row feels it.
+stands where plain decoding has it (`kernels.attention_near`). The far tiles before them are read
+once for all rows of a sequence, split by split (`kernels.attention_far`). Rows of one tree may
+stand on both sides of a change of the splits' size; then both cuts are run. Partial results are put
+together by `kernels.tree_attention_combine`. What a row does not see adds exact zeros. How many
+splits a program takes, one after another, follows from what all sequences have; no row feels it.
 
 Read per KV head: 2 (head_dim + 1) bytes per token of context, once per COLUMNS rows and heads,
 and per token of a row's own tiles; partial results are 4 (head_dim + 2) bytes per row, head and
 split, written and read. Against float64 on the dequantised values the error is at most
-2^-8 sum_i P_i |v_i|, and 2^-8 |out| more where ``out`` is bfloat16.
+2^-11 sum_i P_i |v_i| and 2^-40 of the largest value per token, and 2^-8 |out| more where ``out`` is
+bfloat16. Values below 2^-95 count as zeros.
+
+A launch may begin before the kernel ahead has ended (`kernels.early_start`). Until then it reads
+rows, paths, tables and far keys and values, which no kernel of a step's layers writes.
 """
 
 from __future__ import annotations
@@ -92,7 +96,7 @@ def tree_attention(
         rows.depth,
         path,
         partials.out,
-        partials.top,
+        partials.reference,
         partials.total,
         count,
         far,
@@ -122,7 +126,7 @@ def tree_attention(
 @triton.jit(do_not_specialize=["rows", "far", "pieces", "shares", "slots"])
 def tree_attention_kernel(
     q, codes, exponents, tables, start, count, slot, position, depth, path,
-    part_out, part_top, part_total,
+    part_out, part_reference, part_total,
     rows, far, pieces, shares, slots, places, table_stride, path_stride, scale,
     LANES: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr, MOST_SPLITS: tl.constexpr,
@@ -138,7 +142,7 @@ def tree_attention_kernel(
         if own < slots:
             attend_far(
                 q, codes, exponents, tables, start, count, position,
-                part_out, part_top, part_total,
+                part_out, part_reference, part_total,
                 own, piece, its_pieces, program % shares,
                 rows, shares, places, table_stride, scale,
                 KV_HEADS, GROUP, HEAD_DIM, WIDTH, SPAN, MOST_SPLITS, EARLY,
@@ -147,7 +151,7 @@ def tree_attention_kernel(
         program -= far
         attend_near(
             q, codes, exponents, tables, slot, position, depth, path,
-            part_out, part_top, part_total,
+            part_out, part_reference, part_total,
             program // KV_HEADS, program % KV_HEADS, rows, places,
             table_stride, path_stride, scale,
             KV_HEADS, GROUP, HEAD_DIM, WIDTH, SPAN, EARLY,
