@@ -99,6 +99,10 @@ def attend_far(
                 bring_vectors_near(values, place, seen, HEAD_DIM)
             powers = load_powers(key_exponents, value_exponents, place, seen)
             block = _blocks_of(table, first + 1, tiles, SPAN)
+            if EARLY:
+                then = (_tiles_of(first + 1, SPAN) < tiles) & (first + 1 < end)
+                bring_vectors_near(keys, block * _BLOCK + inner, then, HEAD_DIM)
+                bring_vectors_near(values, block * _BLOCK + inner, then, HEAD_DIM)
             begin(EARLY)
             vector = (row * KV_HEADS + head) * GROUP + column % GROUP
             queries, factor = load_queries(q, vector, mine > 0, scale, HEAD_DIM, WIDTH)

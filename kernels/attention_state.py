@@ -148,7 +148,13 @@ def load_powers(key_exponents, value_exponents, place, seen):
     """
     keys = tl.load(key_exponents + place, mask=seen, other=_UNSEEN).to(tl.int32) + _BIAS
     values = tl.load(value_exponents + place, mask=seen, other=_UNSEEN).to(tl.int32) + _BIAS
-    return keys | (values << _MANTISSA_BITS)
+    powers = keys | (values << _MANTISSA_BITS)
+    if INTERPRETED:
+        return powers
+    else:  # Or else the compiler has every thread load all that it needs anew.
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [powers], dtype=tl.int32, is_pure=False, pack=1
+        )
 
 
 @triton.jit
