@@ -14,10 +14,9 @@ import triton.language as tl
 
 TILE = 64  # positions
 NEAR = 2  # tiles
-# Values of a span of keys: as many as a processor has room for, as codes and widened. The
-# interpreter and sm_90 take 128 tokens of the usual 128 numbers.
-_SPAN_VALUES = {8: 64 * 128, 9: 128 * 128}
-_LONGEST_SPAN = NEAR * TILE
+# Tokens of a span, of heads of up to so many numbers: as many as a processor has room for, as codes
+# and widened. The interpreter does as sm_90.
+_SPANS, _SPAN_WIDTH = {8: 64, 9: 128}, 128
 
 _TILE, _NEAR = tl.constexpr(TILE), tl.constexpr(NEAR)
 
@@ -42,7 +41,7 @@ def split_size_of(spans, MOST_SPLITS: tl.constexpr):
 
 def span_for(width: int, major: int) -> int:
     """Tokens of a span, for heads of ``width`` numbers and a compute capability ``major``."""
-    return min(_SPAN_VALUES[min(major, 9)] // width, _LONGEST_SPAN)
+    return _SPANS[min(major, 9)] * _SPAN_WIDTH // max(width, _SPAN_WIDTH)
 
 
 def most_splits_of(context: int, most_splits: int, span: int) -> int:
