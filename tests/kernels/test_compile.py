@@ -27,8 +27,8 @@ def test_kernels_fit_the_processor(capability: int, memory: int, tensor_cores: s
     launched = {name.rpartition(": ")[2] for name in needs}
     assert {"_rank", "_pick", "_best_of_part", "_sample_threshold", "_tree_reroot"} <= launched
     for name, need in needs.items():
-        # Attention of many rows keeps what only its outer loop needs in memory, and little else.
-        spills = 640 if name.endswith(", 64: tree_attention_kernel") else 0
+        # Attention keeps in memory what only its outer loop needs, and little else.
+        spills = 320 if name.endswith(": tree_attention_kernel") else 0
         assert need["spilled"] <= spills, name
         assert need["shared"] <= memory, name
         assert need["registers"] * need["warps"] * 32 <= 65536, name

@@ -27,7 +27,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+import kernels.early_start
 import kernels.skinny_gemm
+import kernels.tree_attention
 from kernels.bf16_gemm_skinny import bf16_gemm_skinny
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.lm_head import lm_head
@@ -99,7 +101,8 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
 
 def compile_all(capability: int) -> dict[str, dict[str, Any]]:
     driver.set_active(Target(capability))
-    kernels.skinny_gemm.capability = lambda device: divmod(capability, 10)
+    for module in (kernels.early_start, kernels.skinny_gemm, kernels.tree_attention):
+        module.capability = lambda device: divmod(capability, 10)  # type: ignore[attr-defined]
     compiled = []
     compile_or_run = JITFunction.run
 
