@@ -111,10 +111,15 @@ def quantize_e4m3(x: torch.Tensor) -> torch.Tensor:
 
 
 def scale_reference(amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The reference of `scale_of`, in float32."""
+    """The reference of `scale_of`, in float32.
+
+    Both sides are tensors: torch multiplies by the rounded reciprocal of a number that it divides
+    by on a GPU, and of a tensor that divides a number anywhere.
+    """
     held = amax.float().clamp(min=AMAX_FLOOR.value)
     held = torch.where(held.isfinite(), held, torch.nan)
-    return held / E4M3_MAX.value, E4M3_MAX.value / held
+    largest = torch.full_like(held, E4M3_MAX.value)
+    return held / largest, largest / held
 
 
 def quantize_rows_reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
