@@ -56,7 +56,9 @@ def _check(weights: Weights, x: Tokens) -> Findings:
     few = slice(0, 64)
     exact = fp8_gemm_reference(x.values[few], x.scale[few], weights.copies[0], weights.scale)
     error = (result[few].double() - exact).abs().amax() / exact.abs().amax()
+    # Partial sums of terms of both signs are hardly ever larger than the largest of all sums.
+    bound = weights.k * 2**-18 + 2**-9
     return {
         "largest error, of the largest value": error.item(),
-        "errors within 2^-7 of the largest value": error.item() <= 2**-7,
+        "errors within K * 2^-18 + 2^-9 of the largest value": error.item() <= bound,
     }
