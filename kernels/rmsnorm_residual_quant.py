@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import quantize_rows_reference, row_amax, scale_of, to_bf16, to_e4m3
+from kernels.early_start import begin, let_next_in, starts_early
 from kernels.row_launch import checked_codes, checked_rows, row_warps
 
 
@@ -40,10 +41,14 @@ def _rmsnorm_residual(
     HAS_RESIDUAL: tl.constexpr,
     QUANTIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < H
+    let_next_in(EARLY)
+    weight = tl.load(gamma + at, mask=inside, other=0.0).to(tl.float32)
+    begin(EARLY)
     h = tl.load(x + row * H + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         h += tl.load(residual + row * H + at, mask=inside, other=0.0).to(tl.float32)
@@ -52,7 +57,7 @@ def _rmsnorm_residual(
         h = kept.to(tl.float32)
     mean = tl.sum(h * h, 0) / H
     root = tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
-    y = h * root * tl.load(gamma + at, mask=inside, other=0.0).to(tl.float32)
+    y = h * root * weight
     if QUANTIZE:
         scale, reciprocal = scale_of(row_amax(y, 0))
         tl.store(scales + row, scale)
@@ -122,6 +127,7 @@ def _launch(
         checked_rows("new_residual", kept, x.shape)
     columns = out.shape[1]
     block = triton.next_power_of_2(max(width, columns))
+    early = starts_early(x.device)
     if rows:
         _rmsnorm_residual[(rows,)](
             x,
@@ -136,6 +142,8 @@ def _launch(
             HAS_RESIDUAL=residual is not None,
             QUANTIZE=scales is not None,
             BLOCK=block,
+            EARLY=early,
+            launch_pdl=early,
             num_warps=row_warps(block),
         )
     return kept

@@ -8,13 +8,14 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.e4m3 import INTERPRETED
+from kernels.early_start import Soon, capability, starts_early
 from kernels.skinny_arguments import Extras, Workspace, check_room, checked_output
 from kernels.skinny_kernel import skinny
 from kernels.skinny_table import Tiling, tiling_for
 
 _MAX_TOKENS = 128
-_MIN_TOKENS = 16
+# Blocks of tokens of a program: the second is for what the first, a power of two, leaves over.
+_BLOCKS = ((16, 0), (32, 0), (32, 16), (64, 0), (64, 16), (64, 32), (_MAX_TOKENS, 0))
 # Bytes of a processor's own memory that tiles may fill; sm_89 has 100 KB, sm_90 228 KB.
 _TILE_MEMORY = {8: 88 << 10, 9: 208 << 10}
 
@@ -25,9 +26,10 @@ def workspace_for(
     """Room for products of up to ``rows`` tokens with weights like ``weight``."""
     n, k = weight.shape
     tiling = tiling or tiling_for(operands, n, k)
-    tokens = _tokens(rows)
-    count = triton.cdiv(n, tiling.block_n) * triton.cdiv(rows, tokens) if tiling.splits > 1 else 0
-    size = count * tiling.splits * tiling.block_n * tokens
+    tokens = sum(token_blocks(rows))
+    block_n = tiling.launch(tokens).block_n
+    count = triton.cdiv(n, block_n) * triton.cdiv(rows, tokens) if tiling.splits > 1 else 0
+    size = count * tiling.splits * block_n * tokens
     return Workspace(
         partials=torch.empty(size, dtype=torch.float32, device=weight.device),
         arrivals=torch.zeros(count, dtype=torch.int32, device=weight.device),
@@ -61,15 +63,18 @@ def skinny_gemm(
     n, k = weight.shape
     tiling = tiling or tiling_for(operands, n, k)
     workspace = workspace or workspace_for(operands, weight, rows, tiling)
-    tokens = _tokens(rows)
-    grid = (triton.cdiv(n, tiling.block_n), tiling.splits, triton.cdiv(rows, tokens))
-    check_room(workspace, grid, tiling.block_n * tokens)
-    tma = tiling.tma and _takes_descriptor(weight)
-    ahead = tiling.ahead if tma and not INTERPRETED else 0
+    main, tail = token_blocks(rows)
+    tokens = main + tail
+    launch = tiling.launch(tokens)
+    grid = (triton.cdiv(n, launch.block_n), tiling.splits, triton.cdiv(rows, tokens))
+    check_room(workspace, grid, launch.block_n * tokens)
+    aligned = _is_aligned(weight)
+    tma = launch.tma and aligned and capability(weight.device) >= (9, 0)
+    early = starts_early(weight.device)
     run = partial(skinny.warmup, grid=grid) if compile_only else skinny[grid]
     run(
         x,
-        TensorDescriptor.from_tensor(weight, [tiling.block_n, tiling.block_k]) if tma else weight,
+        TensorDescriptor.from_tensor(weight, [launch.block_n, tiling.block_k]) if tma else weight,
         weight,
         out,
         extras.w_scale,
@@ -82,6 +87,8 @@ def skinny_gemm(
         n,
         k,
         x.stride(0),
+        launch.ahead if aligned else 0,
+        int(launch.lets_in_first),
         OPERANDS=operands,
         SILU_MUL=extras.silu_mul,
         W_SCALED=extras.w_scale is not None,
@@ -91,40 +98,47 @@ def skinny_gemm(
         BF16_OUT=out.dtype == torch.bfloat16,
         EVEN_K=k % tiling.block_k == 0,
         TMA=tma,
-        BLOCK_N=tiling.block_n,
-        BLOCK_M=tokens,
+        BLOCK_N=launch.block_n,
+        BLOCK_M=main,
+        TAIL_M=tail,
         BLOCK_K=tiling.block_k,
         SPLITS=tiling.splits,
-        AHEAD=ahead,
-        launch_pdl=ahead > 0,
-        num_warps=tiling.warps,
+        EARLY=early,
+        launch_pdl=early,
+        num_warps=launch.warps,
         num_stages=_stages(tiling, tokens, x, weight, extras),
     )
     return out
 
 
-def _tokens(rows: int) -> int:
-    """How many tokens a tile is wide."""
-    width: int = triton.next_power_of_2(rows)
-    return min(max(width, _MIN_TOKENS), _MAX_TOKENS)
+def soon(operands: str, weight: torch.Tensor, most_bytes: int) -> Soon | None:
+    """What a kernel before may fetch of a product's weights; None if it cannot."""
+    if not (starts_early(weight.device) and _is_aligned(weight)):
+        return None
+    n, k = weight.shape
+    tiling = tiling_for(operands, n, k)
+    width = triton.cdiv(triton.cdiv(k, tiling.block_k), tiling.splits) * tiling.block_k
+    room = most_bytes // (n * triton.cdiv(k, width) * weight.element_size())
+    return Soon(weight, width, min(width, room // 16 * 16))
+
+
+def token_blocks(rows: int) -> tuple[int, int]:
+    """The smallest blocks that hold so many tokens, or a program's share of more."""
+    return next((blocks for blocks in _BLOCKS if sum(blocks) >= rows), _BLOCKS[-1])
 
 
 def _stages(
     tiling: Tiling, tokens: int, x: torch.Tensor, weight: torch.Tensor, extras: Extras
 ) -> int:
     """As many as the table wants and the processor's memory holds; tensor cores need two."""
+    launch = tiling.launch(tokens)
     x_bytes = tokens * x.element_size() * (2 if extras.silu_mul else 1)
-    one = tiling.block_k * (tiling.block_n * weight.element_size() + x_bytes)
+    one = tiling.block_k * (launch.block_n * weight.element_size() + x_bytes)
     major, _ = capability(weight.device)
-    return max(2, min(tiling.stages, _TILE_MEMORY[min(major, 9)] // one))
+    return max(2, min(launch.stages, _TILE_MEMORY[min(major, 9)] // one))
 
 
-def _takes_descriptor(weight: torch.Tensor) -> bool:
+def _is_aligned(weight: torch.Tensor) -> bool:
+    """Whether rows can be loaded by descriptor and fetched ahead."""
     row_bytes = weight.shape[1] * weight.element_size()
-    aligned = row_bytes % 16 == 0 and weight.data_ptr() % 16 == 0
-    return aligned and capability(weight.device) >= (9, 0)
-
-
-def capability(device: torch.device) -> tuple[int, int]:
-    """The compute capability; the interpreter's CPU can do all that sm_90 can."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+    return row_bytes % 16 == 0 and weight.data_ptr() % 16 == 0
