@@ -9,6 +9,9 @@ family norms the heads of queries and keys, ``x / sqrt(mean(x^2) + eps) * weight
 A value that is not finite is written as NaN, whatever its vector's other values are. Rows whose
 place is negative are padding: nothing of them is read or written.
 
+The time between this kernel and attention's end needs little of the memory: programs beside those
+of the rows may fetch weights that are read soon into the shared cache.
+
 Moved per row: 2 (heads + 2 kv_heads) head_dim bytes in and 4 head_dim of the table of turns,
 2 heads head_dim + 2 kv_heads (head_dim + 1) out.
 """
@@ -24,6 +27,7 @@ from torch import Tensor
 
 from kernels.arguments import check_tensor
 from kernels.e4m3 import to_bf16, to_e4m3
+from kernels.early_start import Soon, begin, bring_share, let_next_in, starts_early
 from kernels.kv_layout import (
     BLOCK,
     KVLayer,
@@ -34,6 +38,8 @@ from kernels.kv_layout import (
     power_of_two,
     quantize_vectors_reference,
 )
+
+_FETCHERS = 128  # programs of one warp
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ def rope_kv_write(
     layer: KVLayer,
     q: Tensor,
     head_norms: HeadNorms | None = None,
+    soon: Soon | None = None,
 ) -> None:
     """Fill ``q`` and the places of ``layer`` from the rows of a step.
 
@@ -61,6 +68,7 @@ def rope_kv_write(
         position: int32 [rows].
         place: int32 [rows], of the pool; no two rows share one, negative for padding.
         q: bfloat16 [rows, heads, head_dim].
+        soon: weights of a product that comes soon, to be fetched meanwhile.
 
     Raises:
         ValueError: a tensor has another shape or dtype.
@@ -79,7 +87,10 @@ def rope_kv_write(
         check_tensor("head_norms.weights", head_norms.weights, shape, torch.float32)
     if rows == 0:
         return
-    rope_kv_write_kernel[(rows, heads + 2 * kv_heads)](
+    early = starts_early(q.device)
+    weight, fetchers = (None, 0) if soon is None else (soon.weight, triton.cdiv(_FETCHERS, rows))
+    n, k = (0, 0) if weight is None else weight.shape
+    rope_kv_write_kernel[(rows, heads + 2 * kv_heads + fetchers)](
         qkv,
         turns,
         position,
@@ -88,13 +99,21 @@ def rope_kv_write(
         layer.exponents,
         q,
         qkv if head_norms is None else head_norms.weights,
+        weight,
         blocks * BLOCK,
         0.0 if head_norms is None else head_norms.eps,
+        n,
+        k,
+        0 if soon is None else soon.slice,
+        0 if soon is None else soon.columns,
         NORMED=head_norms is not None,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim),
+        FETCHES=soon is not None,
+        EARLY=early,
+        launch_pdl=early,
         num_warps=1,
         enable_fp_fusion=False,
     )
@@ -110,18 +129,32 @@ def rope_kv_write_kernel(
     exponents,
     q,
     norms,
+    weight,
     places,
     eps,
+    N,
+    K,
+    slice_columns,
+    columns,
     NORMED: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
+    FETCHES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """One program per row and head of qkv."""
+    """One program per row and head of qkv, and behind them those that fetch."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    let_next_in(EARLY)
+    if FETCHES:
+        # Below zero for the programs of rows, which fetch nothing.
+        fetcher = (head - HEADS - 2 * KV_HEADS) * tl.num_programs(0) + tl.program_id(0)
+        fetchers = (tl.num_programs(1) - HEADS - 2 * KV_HEADS) * tl.num_programs(0)
+        bring_share(weight, N, K, slice_columns, columns, fetcher, fetchers, 32)
+    begin(EARLY)
     at = tl.load(place + row).to(tl.int64)
-    if at >= 0:
+    if (at >= 0) & (head < HEADS + 2 * KV_HEADS):
         lane = tl.arange(0, WIDTH)
         inside = lane < HEAD_DIM
         source = row * (HEADS + 2 * KV_HEADS) + head

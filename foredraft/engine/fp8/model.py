@@ -47,7 +47,8 @@ class Model:
         run, eps = self.operations, self.weights.config.rms_eps
         tokens = run.norm_quantize(x, layer.attention_norm, eps)
         qkv = run.product(tokens, layer.qkv, layer.qkv_bias)
-        x = run.product(self._attended(layer, kv, qkv, inputs, bounds), layer.out, residual=x)
+        attended = self._attended(layer, kv, qkv, inputs, bounds, soon=layer.out)
+        x = run.product(attended, layer.out, residual=x)
         both = run.product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
         return run.product(run.silu_mul_quantize(both), layer.down, residual=x)
 
@@ -67,10 +68,16 @@ class Model:
         return self.operations.chunk_product(tokens, weight).add_(x)
 
     def _attended(
-        self, layer: Layer, kv: KVLayer, qkv: Tensor, inputs: Inputs, bounds: Bounds
+        self,
+        layer: Layer,
+        kv: KVLayer,
+        qkv: Tensor,
+        inputs: Inputs,
+        bounds: Bounds,
+        soon: Matrix | None = None,
     ) -> Tokens:
         run = self.operations
-        q = run.write(qkv, self.weights.turns, inputs, kv, layer.head_norms)
+        q = run.write(qkv, self.weights.turns, inputs, kv, layer.head_norms, soon)
         return run.quantize(run.attend(q, kv, inputs, bounds))
 
     def _embedded(self, inputs: Inputs) -> Tensor:

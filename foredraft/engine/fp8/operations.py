@@ -64,8 +64,12 @@ class Operations(Protocol):
         inputs: Inputs,
         layer: KVLayer,
         head_norms: HeadNorms | None,
+        soon: Matrix | None = None,
     ) -> Tensor:
-        """Norm and turn queries and keys, write keys and values; queries [rows, heads, width]."""
+        """Norm and turn queries and keys, write keys and values; queries [rows, heads, width].
+
+        ``soon``: what rows are multiplied with behind attention, for whoever can fetch it before.
+        """
         ...
 
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:

@@ -64,6 +64,7 @@ class ReferenceOperations:
         inputs: Inputs,
         layer: KVLayer,
         head_norms: HeadNorms | None,
+        soon: Matrix | None = None,
     ) -> Tensor:
         kv_heads, head_dim = layer.codes.shape[1], layer.codes.shape[4]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
