@@ -1,5 +1,7 @@
 """``foredraft bench step``: whole steps of a target in FP8, selection and sampling included.
 
+With ``--dtype bf16`` the same with bfloat16 linear layers, to compare.
+
 The target has the shape of a large model and no files: it is a small model widened layer by layer,
 or random. Per cell (sequences, nodes, context) steps are run as the engine runs them, each launched
 before the commits of the one before it are read: milliseconds per step, how much of them the device
@@ -20,6 +22,7 @@ import torch
 
 from bench.kernels.bandwidth import bandwidth
 from bench.report import check_output, machine, write_report
+from bench.step.bf16_operations import Bf16Operations
 from bench.step.cell import Cell, StepBench, cells_of
 from bench.step.profile import PROFILE_HEADING, profile_cell, profile_lines
 from bench.step.random_weights import ROOM, RandomWeights, random_config
@@ -38,6 +41,7 @@ from foredraft.models.widen.widening import plan_widening
 from foredraft.params import Range
 
 _COUNT, _CONTEXT = Range(0, 4096), Range(1, 2**24)
+OPERATIONS: dict[str, type[KernelOperations]] = {"fp8": KernelOperations, "bf16": Bf16Operations}
 _ROUNDS = 15  # of reading, whose speed is the floor
 
 
@@ -53,7 +57,8 @@ def main(arguments: list[str]) -> int:
     cells = cells_of(args.sequences, args.nodes, args.contexts)
     device = _device()
     try:
-        weights = make_weights(args.shape, args.source, device, max(args.contexts))
+        operations = OPERATIONS[args.dtype]()
+        weights = make_weights(args.shape, args.source, device, max(args.contexts), operations)
     except UnsupportedModel as error:
         raise CommandError(str(error)) from error
     speed = bandwidth(device, _ROUNDS)
@@ -72,13 +77,18 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def make_weights(shape: Shape, source: str | None, device: torch.device, context: int) -> Weights:
-    """The target in FP8; only a layer of it is ever held in another precision.
+def make_weights(
+    shape: Shape,
+    source: str | None,
+    device: torch.device,
+    context: int,
+    operations: KernelOperations,
+) -> Weights:
+    """The target; only a layer of it is ever held in another precision than it runs in.
 
     Raises:
         UnsupportedModel: the source is no model that can be widened.
     """
-    operations = KernelOperations()
     if source is None:
         config = random_config(shape, context)
         return _made(RandomWeights(config, device), config, device, operations)
@@ -104,7 +114,7 @@ def _measure(
 ) -> dict[str, Any]:
     """One row of the report; a cell that does not fit says so."""
     try:
-        bench = StepBench(weights, cell, KernelOperations())
+        bench = StepBench(weights, cell, OPERATIONS[args.dtype]())
         times = time_cell(bench, args.steps)
         kernels = {"kernels": profile_cell(bench)} if args.profile else {}
     except torch.cuda.OutOfMemoryError:
@@ -180,6 +190,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--source", metavar="DIR|ID", help="the small model to widen; without it, random weights"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=tuple(OPERATIONS),
+        default="fp8",
+        help="of weights and activations (default fp8)",
     )
     lists: Sequence[tuple[str, Range, list[int], str]] = (
         ("sequences", Range(1, 256), [1, 16, 64], "sequences in a step"),

@@ -36,6 +36,7 @@ class KernelOperations:
     """
 
     name = "Triton kernels"
+    operands = FP8  # of the linear layers
 
     def __init__(self) -> None:
         self._workspaces: dict[tuple[str, torch.Size, int], Workspace] = {}
@@ -67,7 +68,7 @@ class KernelOperations:
             weight.scales,
             bias=bias,
             residual=residual,
-            workspace=self._workspace(FP8, weight.codes, len(x.codes)),
+            workspace=self.workspace(FP8, weight.codes, len(x.codes)),
         )
 
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
@@ -85,7 +86,7 @@ class KernelOperations:
         kv_heads, head_dim = layer.codes.shape[1], layer.codes.shape[4]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
         q = qkv.new_empty((len(qkv), heads, head_dim))
-        weights = None if soon is None else weights_soon(FP8, soon.codes, _FETCHED_BYTES)
+        weights = None if soon is None else weights_soon(self.operands, soon.codes, _FETCHED_BYTES)
         place, position = inputs.place, inputs.rows.position
         rope_kv_write(qkv, turns, position, place, layer, q, head_norms, weights)
         return q
@@ -112,9 +113,10 @@ class KernelOperations:
         return out.flatten(1)
 
     def logits(self, x: Tensor, head: Tensor) -> Tensor:
-        return lm_head(x, head, workspace=self._workspace(BF16, head, len(x)))
+        return lm_head(x, head, workspace=self.workspace(BF16, head, len(x)))
 
-    def _workspace(self, operands: str, weight: Tensor, rows: int) -> Workspace:
+    def workspace(self, operands: str, weight: Tensor, rows: int) -> Workspace:
+        """The room of products of so many rows with weights of this shape."""
         key = operands, weight.shape, rows
         found = self._workspaces.get(key)
         if found is None:
