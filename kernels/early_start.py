@@ -63,11 +63,12 @@ def bring_near(addresses, size):
 
 
 @triton.jit
-def bring_share(weight, N, K, slice_columns, columns, program, programs, WIDTH: tl.constexpr):
+def bring_share(soon, program, programs, WIDTH: tl.constexpr):
     """A program's share of fetching a `Soon`, nothing if its number is below zero.
 
-    ``WIDTH`` threads take a row of a slice each.
+    soon: (weight, N, K, slice, columns). ``WIDTH`` threads take a row of a slice each.
     """
+    weight, N, K, slice_columns, columns = soon
     pairs = N * tl.cdiv(K, slice_columns)
     for first in range(tl.where(program < 0, pairs, program * WIDTH), pairs, programs * WIDTH):
         pair = first + tl.arange(0, WIDTH)

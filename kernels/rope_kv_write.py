@@ -18,6 +18,7 @@ Moved per row: 2 (heads + 2 kv_heads) head_dim bytes in and 4 head_dim of the ta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,7 +59,7 @@ def rope_kv_write(
     layer: KVLayer,
     q: Tensor,
     head_norms: HeadNorms | None = None,
-    soon: Soon | None = None,
+    soon: Sequence[Soon] = (),
 ) -> None:
     """Fill ``q`` and the places of ``layer`` from the rows of a step.
 
@@ -68,7 +69,7 @@ def rope_kv_write(
         position: int32 [rows].
         place: int32 [rows], of the pool; no two rows share one, negative for padding.
         q: bfloat16 [rows, heads, head_dim].
-        soon: weights of a product that comes soon, to be fetched meanwhile.
+        soon: weights of products that come soon, to be fetched meanwhile.
 
     Raises:
         ValueError: a tensor has another shape or dtype.
@@ -88,8 +89,7 @@ def rope_kv_write(
     if rows == 0:
         return
     early = starts_early(q.device)
-    weight, fetchers = (None, 0) if soon is None else (soon.weight, triton.cdiv(_FETCHERS, rows))
-    n, k = (0, 0) if weight is None else weight.shape
+    fetchers = triton.cdiv(_FETCHERS, rows) if soon else 0
     rope_kv_write_kernel[(rows, heads + 2 * kv_heads + fetchers)](
         qkv,
         turns,
@@ -99,19 +99,15 @@ def rope_kv_write(
         layer.exponents,
         q,
         qkv if head_norms is None else head_norms.weights,
-        weight,
+        tuple((one.weight, *one.weight.shape, one.slice, one.columns) for one in soon),
         blocks * BLOCK,
         0.0 if head_norms is None else head_norms.eps,
-        n,
-        k,
-        0 if soon is None else soon.slice,
-        0 if soon is None else soon.columns,
         NORMED=head_norms is not None,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim),
-        FETCHES=soon is not None,
+        FETCHES=len(soon),
         EARLY=early,
         launch_pdl=early,
         num_warps=1,
@@ -129,13 +125,9 @@ def rope_kv_write_kernel(
     exponents,
     q,
     norms,
-    weight,
+    soon,
     places,
     eps,
-    N,
-    K,
-    slice_columns,
-    columns,
     NORMED: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -147,11 +139,12 @@ def rope_kv_write_kernel(
     """One program per row and head of qkv, and behind them those that fetch."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     let_next_in(EARLY)
-    if FETCHES:
+    if FETCHES > 0:
         # Below zero for the programs of rows, which fetch nothing.
         fetcher = (head - HEADS - 2 * KV_HEADS) * tl.num_programs(0) + tl.program_id(0)
         fetchers = (tl.num_programs(1) - HEADS - 2 * KV_HEADS) * tl.num_programs(0)
-        bring_share(weight, N, K, slice_columns, columns, fetcher, fetchers, 32)
+        for which in tl.static_range(FETCHES):
+            bring_share(soon[which], fetcher, fetchers, 32)
     begin(EARLY)
     at = tl.load(place + row).to(tl.int64)
     if (at >= 0) & (head < HEADS + 2 * KV_HEADS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -111,15 +112,24 @@ def skinny_gemm(
     return out
 
 
-def soon(operands: str, weight: torch.Tensor, most_bytes: int) -> Soon | None:
-    """What a kernel before may fetch of a product's weights; None if it cannot."""
-    if not (starts_early(weight.device) and _is_aligned(weight)):
-        return None
-    n, k = weight.shape
-    tiling = tiling_for(operands, n, k)
-    width = triton.cdiv(triton.cdiv(k, tiling.block_k), tiling.splits) * tiling.block_k
-    room = most_bytes // (n * triton.cdiv(k, width) * weight.element_size())
-    return Soon(weight, width, min(width, room // 16 * 16))
+def weights_soon(
+    operands: str, weights: Sequence[torch.Tensor], most_bytes: int
+) -> tuple[Soon, ...]:
+    """What a kernel before may fetch of products' weights, those of the first product first."""
+    found = []
+    for weight in weights:
+        if not (starts_early(weight.device) and _is_aligned(weight)):
+            break
+        n, k = weight.shape
+        tiling = tiling_for(operands, n, k)
+        width = triton.cdiv(triton.cdiv(k, tiling.block_k), tiling.splits) * tiling.block_k
+        rows = n * triton.cdiv(k, width) * weight.element_size()
+        columns = min(width, most_bytes // rows // 16 * 16)
+        if columns == 0:
+            break
+        found.append(Soon(weight, width, columns))
+        most_bytes -= rows * columns
+    return tuple(found)
 
 
 def token_blocks(rows: int) -> tuple[int, int]:

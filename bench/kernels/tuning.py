@@ -200,7 +200,7 @@ def cuts(kind: str, shape: Shape) -> list[Tiling]:
 
 
 def few_heights() -> list[Launch]:
-    return [Launch(64, 4, 6), Launch(128, 8, 4)]
+    return [Launch(64, 4, 6), Launch(128, 8, 6), Launch(256, 8, 3)]
 
 
 def many_heights() -> list[Launch]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,14 +20,13 @@ from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_qu
 from kernels.rope_kv_write import HeadNorms, rope_kv_write
 from kernels.silu_mul_quant import silu_mul_quant
 from kernels.skinny_arguments import Workspace
-from kernels.skinny_gemm import soon as weights_soon
-from kernels.skinny_gemm import workspace_for
+from kernels.skinny_gemm import weights_soon, workspace_for
 from kernels.skinny_table import BF16, FP8
 from kernels.tree_attention import tree_attention
 from kernels.tree_attention_combine import Partials
 
-# Of weights that are fetched while attention runs: a third of the cache that processors share.
-_FETCHED_BYTES = 16 << 20
+# Of weights that are fetched while attention runs: half of the cache that processors share.
+_FETCHED_BYTES = 24 << 20
 
 
 class KernelOperations:
@@ -81,12 +82,12 @@ class KernelOperations:
         inputs: Inputs,
         layer: KVLayer,
         head_norms: HeadNorms | None,
-        soon: Matrix | None = None,
+        soon: Sequence[Matrix] = (),
     ) -> Tensor:
         kv_heads, head_dim = layer.codes.shape[1], layer.codes.shape[4]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
         q = qkv.new_empty((len(qkv), heads, head_dim))
-        weights = None if soon is None else weights_soon(self.operands, soon.codes, _FETCHED_BYTES)
+        weights = weights_soon(self.operands, [one.codes for one in soon], _FETCHED_BYTES)
         place, position = inputs.place, inputs.rows.position
         rope_kv_write(qkv, turns, position, place, layer, q, head_norms, weights)
         return q

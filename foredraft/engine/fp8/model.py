@@ -7,6 +7,8 @@ rows keep their bits in any company.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from foredraft.engine.fp8.inputs import Bounds, Inputs
@@ -47,7 +49,8 @@ class Model:
         run, eps = self.operations, self.weights.config.rms_eps
         tokens = run.norm_quantize(x, layer.attention_norm, eps)
         qkv = run.product(tokens, layer.qkv, layer.qkv_bias)
-        attended = self._attended(layer, kv, qkv, inputs, bounds, soon=layer.out)
+        behind = layer.out, layer.gate_up
+        attended = self._attended(layer, kv, qkv, inputs, bounds, behind)
         x = run.product(attended, layer.out, residual=x)
         both = run.product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
         return run.product(run.silu_mul_quantize(both), layer.down, residual=x)
@@ -74,7 +77,7 @@ class Model:
         qkv: Tensor,
         inputs: Inputs,
         bounds: Bounds,
-        soon: Matrix | None = None,
+        soon: Sequence[Matrix] = (),
     ) -> Tokens:
         run = self.operations
         q = run.write(qkv, self.weights.turns, inputs, kv, layer.head_norms, soon)

@@ -6,6 +6,7 @@ either, but not the same in both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,7 +65,7 @@ class Operations(Protocol):
         inputs: Inputs,
         layer: KVLayer,
         head_norms: HeadNorms | None,
-        soon: Matrix | None = None,
+        soon: Sequence[Matrix] = (),
     ) -> Tensor:
         """Norm and turn queries and keys, write keys and values; queries [rows, heads, width].
 
