@@ -1,11 +1,11 @@
 """Kernels of a step that start before the one before them has ended.
 
-On sm_90 a launch may be let in as soon as every program of the kernel before has started and there
-is room (programmatic dependent launch). What it finds before `begin` are only things that no kernel
-of a step writes: weights, norms, tables of angles. `begin` waits for all that the kernel before has
-written; as every kernel that is started early calls it in every program, all earlier kernels have
-ended then, too. The next kernel is let in before the wait, so that several stand ready in line and
-fetch their weights meanwhile. No bit depends on it.
+On sm_90 a launch may be let in as soon as every program of the kernel before says so and there is
+room (programmatic dependent launch). Before `begin` nothing is read or written, only fetched into
+the cache that all processors share: weights, which no kernel of a step writes. `begin` waits until
+the kernel before has ended; as every kernel that starts early calls it in every program, all
+earlier ones have ended then, too. Short kernels let the next one in before they wait, so that it
+stands ready and fetches its weights meanwhile. No bit depends on it.
 """
 
 from __future__ import annotations
@@ -60,6 +60,17 @@ def bring_near(addresses, size):
         is_pure=False,
         pack=1,
     )
+
+
+@triton.jit
+def bring_vector_near(vector, size):
+    """Start loading ``size`` values, or a few less, if they lie where they can be."""
+    at = tl.arange(0, 32)
+    piece = tl.cdiv(size, 32 * 8) * 8
+    count = tl.maximum(tl.minimum(size - at * piece, piece), 0) // 8 * 8
+    aligned = vector.to(tl.int64) % 16 == 0
+    count = tl.where(aligned & (tl.program_id(0) == 0), count, 0)
+    bring_near(vector + at * piece, count * (vector.dtype.element_ty.primitive_bitwidth // 8))
 
 
 @triton.jit

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import quantize_rows_reference, row_amax, scale_of, to_bf16, to_e4m3
-from kernels.early_start import begin, let_next_in, starts_early
+from kernels.early_start import begin, bring_vector_near, let_next_in, starts_early
 from kernels.row_launch import checked_codes, checked_rows, row_warps
 
 
@@ -47,7 +47,8 @@ def _rmsnorm_residual(
     at = tl.arange(0, BLOCK)
     inside = at < H
     let_next_in(EARLY)
-    weight = tl.load(gamma + at, mask=inside, other=0.0).to(tl.float32)
+    if EARLY:
+        bring_vector_near(gamma, H)
     begin(EARLY)
     h = tl.load(x + row * H + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
@@ -57,7 +58,7 @@ def _rmsnorm_residual(
         h = kept.to(tl.float32)
     mean = tl.sum(h * h, 0) / H
     root = tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
-    y = h * root * weight
+    y = h * root * tl.load(gamma + at, mask=inside, other=0.0).to(tl.float32)
     if QUANTIZE:
         scale, reciprocal = scale_of(row_amax(y, 0))
         tl.store(scales + row, scale)

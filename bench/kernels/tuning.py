@@ -34,7 +34,7 @@ TUNED_SHAPES = (*LAYERS, *HEADS)
 
 _FEW, _MANY = (1, 16), (64, 80)
 _MIN_SLICE = 256
-_KEPT = 3  # ways to cut K that are looked at closely
+_KEPT = 2  # ways to cut K that are looked at closely
 _ROUNDS = 5
 _EPS = 1e-5
 

@@ -53,7 +53,7 @@ def spans_of(events: Iterable[Mapping[str, Any]]) -> list[Span]:
     """What ran on the device, of a trace; products of one step differ by their grids."""
     return [
         Span(
-            " ".join((_WRAPPING.sub("", event["name"]) or event["name"], _grid(event["args"]))),
+            f"{_WRAPPING.sub('', event['name']) or event['name']} {_grid(event['args'])}".strip(),
             event["ts"],
             event["ts"] + event["dur"],
         )
