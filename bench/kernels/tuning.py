@@ -22,7 +22,7 @@ import triton
 
 from bench.kernels.case import OURS, Prepared, copies_for
 from bench.kernels.cases.skinny_gemm import Tokens, Weights, make_tokens, make_weights, multiply
-from bench.kernels.shapes import HEADS, LAYERS, Shape
+from bench.kernels.shapes import HEADS, LAYERS, SMALL_HEADS, Shape
 from bench.kernels.timing import time_launches
 from foredraft.config import usable_cores
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
@@ -30,9 +30,9 @@ from kernels.skinny_arguments import Extras
 from kernels.skinny_gemm import skinny_gemm, workspace_for
 from kernels.skinny_table import BF16, FP8, Launch, Tiling, tiling_for, untuned
 
-TUNED_SHAPES = (*LAYERS, *HEADS)
+TUNED_SHAPES = (*LAYERS, *HEADS, *SMALL_HEADS)
 
-_FEW, _MANY = (1, 16), (64, 80)
+_FEW, _MANY = (1, 17), (64, 80)  # every width of a tile that a step of a tree has
 _MIN_SLICE = 256
 _KEPT = 2  # ways to cut K that are looked at closely
 _ROUNDS = 5
@@ -148,14 +148,11 @@ def norm_before(kind: str, x: Tokens) -> Callable[[], object]:
 def search(kind: str, shape: Shape, clock: Times) -> Found:
     """The best tiling."""
     tried = cuts(kind, shape)
-    for rows, heights in ((_FEW[-1], few_heights()), (_MANY[0], many_heights())):
-        clock.compile([_with(cut, launch) for cut in tried for launch in heights], [rows])
+    few, many = _FEW[:1], _MANY[:1]
+    for rows, heights in ((few, few_heights()), (many, many_heights())):
+        clock.compile([_with(cut, launch) for cut in tried for launch in heights], rows)
     found = [
-        Found(
-            cut,
-            clock.best(cut, few_heights(), _FEW[-1:]),
-            clock.best(cut, many_heights(), _MANY[:1]),
-        )
+        Found(cut, clock.best(cut, few_heights(), few), clock.best(cut, many_heights(), many))
         for cut in tried
     ]
     close = [refined(one, clock) for one in sorted(found, key=_weight)[:_KEPT]]
