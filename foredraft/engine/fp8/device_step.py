@@ -196,15 +196,7 @@ class DeviceStep:
         told = self._inbox.device
         take_changes(told, told["changed"], self._sequences, self._trees)
         tree_append(self._trees, self._sequences, self._guesses, limits.nodes, limits.depth)
-        tree_select(
-            self._trees,
-            self._sequences,
-            self.cost,
-            told["allowed"],
-            len(rows.slot),
-            prepared.workspace,
-            self._picked,
-        )
+        self._select(bucket, prepared)
         build_inputs(
             self._trees,
             self._sequences,
@@ -219,6 +211,21 @@ class DeviceStep:
         tree_accept(rows, prepared.choices, self._sequences, self.options, self._commits, most_rows)
         kv_compact(self._model.memory, self.tables, self._commits)
         tree_reroot(self._trees, self._sequences, self._commits)
+
+    def _select(self, bucket: StepBucket, prepared: _Prepared) -> None:
+        if not bucket.nodes:
+            self._picked.row.zero_()
+            self._picked.count.zero_()
+            return
+        tree_select(
+            self._trees,
+            self._sequences,
+            self.cost,
+            self._inbox.device["allowed"],
+            len(prepared.inputs.rows.slot),
+            prepared.workspace,
+            self._picked,
+        )
 
     def _state(self) -> list[tuple[Tensor, Tensor]]:
         """What a step changes for the next one, and copies of it. KV is written again alike."""
