@@ -72,7 +72,9 @@ def main(arguments: list[str]) -> int:
             told += [PROFILE_HEADING, *profile_lines(rows[-1]["kernels"])]
         sys.stdout.write("".join(f"{text}\n" for text in told))
         sys.stdout.flush()
-    content = {"machine": machine() | {"gpu": gpu}, **speed.report, "steps": rows}
+    config = weights.config
+    target = {"layers": config.layers, "hidden": config.hidden, "dtype": args.dtype}
+    content = {"machine": machine() | {"gpu": gpu}, **target, **speed.report, "steps": rows}
     write_report(args.json, "step", arguments, content)
     return 0
 
