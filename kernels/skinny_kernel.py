@@ -9,8 +9,8 @@ second kernel would do the same for a microsecond more per product.
 
 Same bits: block sizes, slices and the order of every sum come from `skinny_table` by the shape of
 ``w``. The number of rows decides only how many tokens a tile is wide and how many weight rows it is
-high, and a column of a tile is summed like any other. Columns past the last row are computed and
-not written.
+high, and a column of a tile is summed like any other. Columns past the last row are neither read
+nor written.
 
 Between FP8 products the tensor cores of sm_90 keep about 14 bits of a sum. So a tile of K, at most
 256 wide, is summed by itself and added in float32: the error is below 2^-10 of ``sum |x w|``
@@ -85,20 +85,18 @@ def _dot(w_tile, x_tile, total, OPERANDS: tl.constexpr):
 def _multiply(
     w_tile,
     x_at,
-    inside,
+    there,
     total,
     K,
     OPERANDS: tl.constexpr,
     SILU_MUL: tl.constexpr,
-    EVEN_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
     """``total`` and the products of a tile of weights with the tokens that lie at ``x_at``."""
-    there = inside[:, None]
-    x_tile = tl.load(x_at) if EVEN_K else tl.load(x_at, mask=there, other=0.0)
+    x_tile = tl.load(x_at, mask=there, other=0.0)
     if SILU_MUL:
-        up = tl.load(x_at + K) if EVEN_K else tl.load(x_at + K, mask=there, other=0.0)
+        up = tl.load(x_at + K, mask=there, other=0.0)
         product = silu_mul(x_tile.to(tl.float32), up.to(tl.float32))
         if OPERANDS == "fp8":
             scale, reciprocal = scale_of(row_amax(product, 0))
@@ -171,13 +169,13 @@ def skinny(
     n = n_tile * BLOCK_N + tl.arange(0, BLOCK_N)
     m = m_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     k = tl.arange(0, BLOCK_K)
-    # Rows past the end read the last one: no mask on what is most of the traffic.
+    # Weight rows past the end are the last one: no mask on what is most of the traffic.
     if not TMA:
         w_at = w + tl.minimum(n, N - 1)[:, None].to(tl.int64) * K + k[None, :]
-    x_at = x + tl.minimum(m, M - 1)[None, :].to(tl.int64) * x_stride + k[:, None]
+    x_at = x + m[None, :].to(tl.int64) * x_stride + k[:, None]
     if TAIL_M > 0:
         tail_m = BLOCK_M + tl.arange(0, TAIL_M)
-        tail_at = x + tl.minimum(tail_m, M - 1)[None, :].to(tl.int64) * x_stride + k[:, None]
+        tail_at = x + tail_m[None, :].to(tl.int64) * x_stride + k[:, None]
 
     steps = tl.cdiv(K, BLOCK_K)
     per_piece = tl.cdiv(steps, SPLITS)
@@ -197,6 +195,7 @@ def skinny(
     for step in tl.range(first, last):
         start = step * BLOCK_K
         inside = start + k < K
+        there = (m < M)[None, :] if EVEN_K else (m < M)[None, :] & inside[:, None]
         if TMA:
             w_tile = w.load([n_tile * BLOCK_N, start])
         elif EVEN_K:
@@ -204,14 +203,13 @@ def skinny(
         else:
             w_tile = tl.load(w_at + start, mask=inside[None, :], other=0.0)
         total = _multiply(
-            w_tile, x_at + start, inside, total, K,
-            OPERANDS, SILU_MUL, EVEN_K, BLOCK_N, BLOCK_M,
-        )  # fmt: skip
+            w_tile, x_at + start, there, total, K, OPERANDS, SILU_MUL, BLOCK_N, BLOCK_M
+        )
         if TAIL_M > 0:
+            there = (tail_m < M)[None, :] if EVEN_K else (tail_m < M)[None, :] & inside[:, None]
             tail = _multiply(
-                w_tile, tail_at + start, inside, tail, K,
-                OPERANDS, SILU_MUL, EVEN_K, BLOCK_N, TAIL_M,
-            )  # fmt: skip
+                w_tile, tail_at + start, there, tail, K, OPERANDS, SILU_MUL, BLOCK_N, TAIL_M
+            )
     let_next_in(EARLY)
 
     if SPLITS == 1:
