@@ -10,8 +10,6 @@ stands ready and fetches its weights meanwhile. No bit depends on it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -24,15 +22,6 @@ _PREFETCH = tl.constexpr("""{
     setp.gt.s32 some, $2, 0;
     @some cp.async.bulk.prefetch.L2.global [$1], $2;
 }""")
-
-
-@dataclass(frozen=True, slots=True)
-class Soon:
-    """Weights that will be read soon: the first ``columns`` of every ``slice`` of [N, K]."""
-
-    weight: torch.Tensor
-    slice: int
-    columns: int
 
 
 @triton.jit
@@ -71,22 +60,6 @@ def bring_vector_near(vector, size):
     aligned = vector.to(tl.int64) % 16 == 0
     count = tl.where(aligned & (tl.program_id(0) == 0), count, 0)
     bring_near(vector + at * piece, count * (vector.dtype.element_ty.primitive_bitwidth // 8))
-
-
-@triton.jit
-def bring_share(soon, program, programs, WIDTH: tl.constexpr):
-    """A program's share of fetching a `Soon`, nothing if its number is below zero.
-
-    soon: (weight, N, K, slice, columns). ``WIDTH`` threads take a row of a slice each.
-    """
-    weight, N, K, slice_columns, columns = soon
-    pairs = N * tl.cdiv(K, slice_columns)
-    for first in range(tl.where(program < 0, pairs, program * WIDTH), pairs, programs * WIDTH):
-        pair = first + tl.arange(0, WIDTH)
-        start = pair // N * slice_columns
-        count = tl.where(pair < pairs, tl.minimum(columns, K - start), 0)
-        size = count * (weight.dtype.element_ty.primitive_bitwidth // 8)
-        bring_near(weight + (pair % N).to(tl.int64) * K + start, size)
 
 
 def starts_early(device: torch.device) -> bool:

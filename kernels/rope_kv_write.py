@@ -9,16 +9,12 @@ family norms the heads of queries and keys, ``x / sqrt(mean(x^2) + eps) * weight
 A value that is not finite is written as NaN, whatever its vector's other values are. Rows whose
 place is negative are padding: nothing of them is read or written.
 
-The time between this kernel and attention's end needs little of the memory: programs beside those
-of the rows may fetch weights that are read soon into the shared cache.
-
 Moved per row: 2 (heads + 2 kv_heads) head_dim bytes in and 4 head_dim of the table of turns,
 2 heads head_dim + 2 kv_heads (head_dim + 1) out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +24,7 @@ from torch import Tensor
 
 from kernels.arguments import check_tensor
 from kernels.e4m3 import to_bf16, to_e4m3
-from kernels.early_start import Soon, begin, bring_share, let_next_in, starts_early
+from kernels.early_start import begin, let_next_in, starts_early
 from kernels.kv_layout import (
     BLOCK,
     KVLayer,
@@ -39,8 +35,6 @@ from kernels.kv_layout import (
     power_of_two,
     quantize_vectors_reference,
 )
-
-_FETCHERS = 128  # programs of one warp
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,6 @@ def rope_kv_write(
     layer: KVLayer,
     q: Tensor,
     head_norms: HeadNorms | None = None,
-    soon: Sequence[Soon] = (),
 ) -> None:
     """Fill ``q`` and the places of ``layer`` from the rows of a step.
 
@@ -69,7 +62,6 @@ def rope_kv_write(
         position: int32 [rows].
         place: int32 [rows], of the pool; no two rows share one, negative for padding.
         q: bfloat16 [rows, heads, head_dim].
-        soon: weights of products that come soon, to be fetched meanwhile.
 
     Raises:
         ValueError: a tensor has another shape or dtype.
@@ -89,8 +81,7 @@ def rope_kv_write(
     if rows == 0:
         return
     early = starts_early(q.device)
-    fetchers = triton.cdiv(_FETCHERS, rows) if soon else 0
-    rope_kv_write_kernel[(rows, heads + 2 * kv_heads + fetchers)](
+    rope_kv_write_kernel[(rows, heads + 2 * kv_heads)](
         qkv,
         turns,
         position,
@@ -99,7 +90,6 @@ def rope_kv_write(
         layer.exponents,
         q,
         qkv if head_norms is None else head_norms.weights,
-        tuple((one.weight, *one.weight.shape, one.slice, one.columns) for one in soon),
         blocks * BLOCK,
         0.0 if head_norms is None else head_norms.eps,
         NORMED=head_norms is not None,
@@ -107,7 +97,6 @@ def rope_kv_write(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim),
-        FETCHES=len(soon),
         EARLY=early,
         launch_pdl=early,
         num_warps=1,
@@ -125,7 +114,6 @@ def rope_kv_write_kernel(
     exponents,
     q,
     norms,
-    soon,
     places,
     eps,
     NORMED: tl.constexpr,
@@ -133,21 +121,14 @@ def rope_kv_write_kernel(
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
-    FETCHES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One program per row and head of qkv, and behind them those that fetch."""
+    """One program per row and head of qkv."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     let_next_in(EARLY)
-    if FETCHES > 0:
-        # Below zero for the programs of rows, which fetch nothing.
-        fetcher = (head - HEADS - 2 * KV_HEADS) * tl.num_programs(0) + tl.program_id(0)
-        fetchers = (tl.num_programs(1) - HEADS - 2 * KV_HEADS) * tl.num_programs(0)
-        for which in tl.static_range(FETCHES):
-            bring_share(soon[which], fetcher, fetchers, 32)
     begin(EARLY)
     at = tl.load(place + row).to(tl.int64)
-    if (at >= 0) & (head < HEADS + 2 * KV_HEADS):
+    if at >= 0:
         lane = tl.arange(0, WIDTH)
         inside = lane < HEAD_DIM
         source = row * (HEADS + 2 * KV_HEADS) + head

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.early_start import Soon, capability, starts_early
+from kernels.early_start import capability, starts_early
 from kernels.skinny_arguments import Extras, Workspace, check_room, checked_output
 from kernels.skinny_kernel import skinny
 from kernels.skinny_table import Tiling, tiling_for
@@ -27,7 +26,7 @@ def workspace_for(
     """Room for products of up to ``rows`` tokens with weights like ``weight``."""
     n, k = weight.shape
     tiling = tiling or tiling_for(operands, n, k)
-    tokens = sum(token_blocks(rows))
+    tokens = sum(token_blocks(rows, tiling))
     block_n = tiling.launch(tokens).block_n
     count = triton.cdiv(n, block_n) * triton.cdiv(rows, tokens) if tiling.splits > 1 else 0
     size = count * tiling.splits * block_n * tokens
@@ -64,7 +63,7 @@ def skinny_gemm(
     n, k = weight.shape
     tiling = tiling or tiling_for(operands, n, k)
     workspace = workspace or workspace_for(operands, weight, rows, tiling)
-    main, tail = token_blocks(rows)
+    main, tail = token_blocks(rows, tiling)
     tokens = main + tail
     launch = tiling.launch(tokens)
     grid = (triton.cdiv(n, launch.block_n), tiling.splits, triton.cdiv(rows, tokens))
@@ -112,29 +111,10 @@ def skinny_gemm(
     return out
 
 
-def weights_soon(
-    operands: str, weights: Sequence[torch.Tensor], most_bytes: int
-) -> tuple[Soon, ...]:
-    """What a kernel before may fetch of products' weights, those of the first product first."""
-    found = []
-    for weight in weights:
-        if not (starts_early(weight.device) and _is_aligned(weight)):
-            break
-        n, k = weight.shape
-        tiling = tiling_for(operands, n, k)
-        width = triton.cdiv(triton.cdiv(k, tiling.block_k), tiling.splits) * tiling.block_k
-        rows = n * triton.cdiv(k, width) * weight.element_size()
-        columns = min(width, most_bytes // rows // 16 * 16)
-        if columns == 0:
-            break
-        found.append(Soon(weight, width, columns))
-        most_bytes -= rows * columns
-    return tuple(found)
-
-
-def token_blocks(rows: int) -> tuple[int, int]:
+def token_blocks(rows: int, tiling: Tiling) -> tuple[int, int]:
     """The smallest blocks that hold so many tokens, or a program's share of more."""
-    return next((blocks for blocks in _BLOCKS if sum(blocks) >= rows), _BLOCKS[-1])
+    wanted = _BLOCKS if tiling.launch(rows).tail else [each for each in _BLOCKS if each[1] == 0]
+    return next((blocks for blocks in wanted if sum(blocks) >= rows), _BLOCKS[-1])
 
 
 def _stages(

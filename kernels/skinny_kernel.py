@@ -12,9 +12,10 @@ Same bits: block sizes, slices and the order of every sum come from `skinny_tabl
 high, and a column of a tile is summed like any other. Columns past the last row are neither read
 nor written.
 
-Between FP8 products the tensor cores of sm_90 keep about 14 bits of a sum. So a tile of K, at most
-256 wide, is summed by itself and added in float32: the error is below 2^-10 of ``sum |x w|``
-however long K is, and far below that of the codes.
+Between FP8 products the tensor cores of sm_90 keep about 14 bits of a sum and cut off the rest, 32
+columns at a time. So a tile of K, at most 256 wide, is summed by itself and added in float32: the
+error is below ``BLOCK_K / 32 * 2^-12`` of ``sum |x w|``, at most 2^-9, however long K is, and far
+below that of the codes.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ class Launch:
         tma: whether weights are loaded by descriptor, where device and alignment allow it.
         ahead: how many columns of a slice are fetched into the shared cache while the kernel before
             still runs.
+        tail: whether tokens that a block of 64 leaves over get a small block of their own, not all
+            of them one of 128.
         lets_in_first: whether the next kernel may start with this one, not only as this one ends.
     """
 
@@ -42,6 +44,7 @@ class Launch:
     tma: bool = True
     ahead: int = 512
     lets_in_first: bool = False
+    tail: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +64,30 @@ class Tiling:
         return self.few if tokens <= _FEW else self.many
 
 
-def _both(block_k: int, splits: int, launch: Launch) -> Tiling:
-    return Tiling(block_k, splits, launch, launch)
-
-
 # Found by `foredraft bench kernels --tune`: (operands, N, K) to the best tiling there.
 TUNED: dict[tuple[str, int, int], Tiling] = {
-    ("fp8", 6144, 4096): _both(256, 1, Launch(64, 4, 6, ahead=256)),
-    ("fp8", 4096, 4096): _both(256, 2, Launch(64, 4, 6, ahead=512)),
-    ("fp8", 28672, 4096): _both(128, 1, Launch(128, 8, 4, tma=False, ahead=0)),
-    ("fp8", 4096, 14336): _both(128, 3, Launch(64, 4, 6, ahead=0)),
-    ("fp8", 10240, 8192): _both(128, 1, Launch(64, 4, 6, tma=False, ahead=0)),
-    ("fp8", 8192, 8192): _both(256, 1, Launch(64, 4, 6, ahead=512)),
-    ("fp8", 57344, 8192): _both(128, 1, Launch(64, 4, 3, ahead=0)),
-    ("fp8", 8192, 28672): _both(256, 2, Launch(64, 4, 3, tma=False, ahead=0)),
-    ("fp8", 128256, 4096): _both(128, 1, Launch(64, 4, 3, ahead=0)),
-    ("fp8", 128256, 8192): _both(256, 1, Launch(128, 4, 8, ahead=0)),
+    ("fp8", 6144, 4096): Tiling(
+        256, 1, Launch(64, 4, 6, tma=False), Launch(64, 4, 8, lets_in_first=True)
+    ),
+    ("fp8", 4096, 4096): Tiling(256, 2, Launch(64, 4, 6, tma=False), Launch(64, 4, 4, tma=False)),
+    ("fp8", 28672, 4096): Tiling(128, 1, Launch(128, 8, 4, ahead=0), Launch(128, 4, 4, ahead=0)),
+    ("fp8", 4096, 14336): Tiling(
+        256, 2, Launch(64, 4, 6, lets_in_first=True), Launch(64, 4, 6, lets_in_first=True)
+    ),
+    ("fp8", 10240, 8192): Tiling(256, 1, Launch(128, 4, 6), Launch(128, 8, 4, lets_in_first=True)),
+    ("fp8", 8192, 8192): Tiling(
+        256, 1, Launch(64, 4, 6, lets_in_first=True), Launch(64, 4, 6, lets_in_first=True)
+    ),
+    ("fp8", 57344, 8192): Tiling(
+        256, 1, Launch(256, 8, 4, lets_in_first=True), Launch(128, 8, 4, ahead=0)
+    ),
+    ("fp8", 8192, 28672): Tiling(
+        256, 2, Launch(128, 8, 4, lets_in_first=True), Launch(128, 4, 4, lets_in_first=True)
+    ),
+    ("fp8", 128256, 4096): Tiling(256, 1, Launch(256, 8, 4, ahead=0), Launch(128, 8, 4)),
+    ("fp8", 128256, 8192): Tiling(
+        256, 1, Launch(256, 8, 8, lets_in_first=True), Launch(128, 8, 6, lets_in_first=True)
+    ),
 }
 
 

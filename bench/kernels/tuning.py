@@ -32,7 +32,7 @@ from kernels.skinny_table import BF16, FP8, Launch, Tiling, tiling_for, untuned
 
 TUNED_SHAPES = (*LAYERS, *HEADS, *SMALL_HEADS)
 
-_FEW, _MANY = (1, 17), (64, 80)  # every width of a tile that a step of a tree has
+_FEW, _MANY = (1, 17), (64, 65)  # every width of a tile that a step of a tree has
 _MIN_SLICE = 256
 _KEPT = 2  # ways to cut K that are looked at closely
 _ROUNDS = 5
@@ -213,4 +213,5 @@ def depths(start: Launch) -> list[Launch]:
 def loads(start: Launch) -> list[Launch]:
     """``start`` first, and other ways to load weights; those by ``ahead`` need no compiling."""
     ahead = [replace(start, ahead=count) for count in (0, 1024, 2048, 4096)]
-    return [start, *ahead, replace(start, lets_in_first=True), replace(start, tma=False)]
+    other = [replace(start, lets_in_first=True), replace(start, tma=False)]
+    return [start, *ahead, *other, replace(start, tail=False)]

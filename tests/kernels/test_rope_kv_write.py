@@ -9,8 +9,6 @@ from torch import Tensor
 from foredraft.engine.rotary import rotate_
 from kernels.kv_layout import KVLayer, KVPool, dequantize
 from kernels.rope_kv_write import HeadNorms, rope_kv_write, rope_kv_write_reference
-from kernels.skinny_gemm import weights_soon
-from kernels.skinny_table import FP8
 
 _POSITIONS = 100
 _BLOCKS = 3
@@ -125,20 +123,6 @@ def _normed_by_hand(rows: _Rows, norms: HeadNorms) -> Tensor:
     x = x / (x.square().mean(dim=-1, keepdim=True) + norms.eps).sqrt() * norms.weights[:2]
     turns = torch.view_as_complex(_turns(48).double())[rows.position[0].long()]
     return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(-2)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="nothing is fetched without a GPU")
-def test_weights_that_are_fetched_meanwhile_change_nothing(device: torch.device):
-    rows = _rows(4, 5 * 64)
-    weights = [torch.zeros(512, 1024, dtype=torch.float8_e4m3fn, device=device) for _ in range(2)]
-    soon = weights_soon(FP8, weights, 600_000)
-    layers = [KVPool.empty(1, 1, _BLOCKS, 64, device).layer(0) for _ in range(2)]
-    q = torch.zeros(2, len(rows.place), 3, 64, dtype=torch.bfloat16, device=device)
-    inputs = [x.to(device) for x in (rows.qkv, _turns(64), rows.position, rows.place)]
-    rope_kv_write(*inputs, layers[0], q[0])
-    rope_kv_write(*inputs, layers[1], q[1], soon=soon)
-    assert torch.equal(q[0], q[1])
-    assert torch.equal(layers[0].codes.view(torch.uint8), layers[1].codes.view(torch.uint8))
 
 
 def test_an_entry_depends_on_no_other_token(device: torch.device):

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-import pytest
-import torch
+from dataclasses import replace
 
-from kernels.skinny_gemm import token_blocks, weights_soon
+import pytest
+
+from kernels.skinny_gemm import token_blocks
 from kernels.skinny_table import BF16, FP8, TUNED, W8A16, untuned
 
 
@@ -33,24 +34,8 @@ def test_the_table_holds_what_tensor_cores_take():
     ids=str,
 )  # fmt: skip
 def test_few_blocks_hold_all_rows(rows: int, blocks: tuple[int, int]):
-    assert token_blocks(rows) == blocks
-
-
-def test_what_is_fetched_ahead_fits_the_budget(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kernels.skinny_gemm.starts_early", lambda device: True)
-    first, second = (torch.empty(64, 1024, dtype=torch.float8_e4m3fn) for _ in range(2))
-    assert weights_soon(FP8, [first, second], 100) == ()
-    (part,) = weights_soon(FP8, [first, second], 20_000)
-    slices = -(-1024 // part.slice)
-    assert part.columns % 16 == 0 and 0 < 64 * slices * part.columns <= 20_000
-    whole, more = weights_soon(FP8, [first, second], 64 * 1024 + 20_000)
-    assert whole.columns == whole.slice and more.columns == part.columns
-    assert more.weight is second
-
-
-def test_what_cannot_start_early_fetches_nothing(monkeypatch: pytest.MonkeyPatch):
-    weight = torch.empty(64, 1024, dtype=torch.float8_e4m3fn)
-    monkeypatch.setattr("kernels.skinny_gemm.starts_early", lambda device: False)
-    assert weights_soon(FP8, [weight], 1 << 20) == ()
-    monkeypatch.setattr("kernels.skinny_gemm.starts_early", lambda device: True)
-    assert weights_soon(FP8, [weight[:, :1000].contiguous()], 1 << 20) == ()  # rows of 1000 bytes
+    tiling = untuned(FP8, 4096, 4096)
+    assert token_blocks(rows, tiling) == blocks
+    whole = replace(tiling, many=replace(tiling.many, tail=False))
+    if rows > 32 and blocks[1]:
+        assert token_blocks(rows, whole) == (64 if rows <= 64 else 128, 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -20,13 +18,10 @@ from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_qu
 from kernels.rope_kv_write import HeadNorms, rope_kv_write
 from kernels.silu_mul_quant import silu_mul_quant
 from kernels.skinny_arguments import Workspace
-from kernels.skinny_gemm import weights_soon, workspace_for
+from kernels.skinny_gemm import workspace_for
 from kernels.skinny_table import BF16, FP8
 from kernels.tree_attention import tree_attention
 from kernels.tree_attention_combine import Partials
-
-# Of weights that are fetched while attention runs: half of the cache that processors share.
-_FETCHED_BYTES = 24 << 20
 
 
 class KernelOperations:
@@ -37,7 +32,6 @@ class KernelOperations:
     """
 
     name = "Triton kernels"
-    operands = FP8  # of the linear layers
 
     def __init__(self) -> None:
         self._workspaces: dict[tuple[str, torch.Size, int], Workspace] = {}
@@ -82,14 +76,11 @@ class KernelOperations:
         inputs: Inputs,
         layer: KVLayer,
         head_norms: HeadNorms | None,
-        soon: Sequence[Matrix] = (),
     ) -> Tensor:
         kv_heads, head_dim = layer.codes.shape[1], layer.codes.shape[4]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
         q = qkv.new_empty((len(qkv), heads, head_dim))
-        weights = weights_soon(self.operands, [one.codes for one in soon], _FETCHED_BYTES)
-        place, position = inputs.place, inputs.rows.position
-        rope_kv_write(qkv, turns, position, place, layer, q, head_norms, weights)
+        rope_kv_write(qkv, turns, inputs.rows.position, inputs.place, layer, q, head_norms)
         return q
 
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:

@@ -7,8 +7,6 @@ rows keep their bits in any company.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
 from foredraft.engine.fp8.inputs import Bounds, Inputs
@@ -49,9 +47,7 @@ class Model:
         run, eps = self.operations, self.weights.config.rms_eps
         tokens = run.norm_quantize(x, layer.attention_norm, eps)
         qkv = run.product(tokens, layer.qkv, layer.qkv_bias)
-        behind = layer.out, layer.gate_up
-        attended = self._attended(layer, kv, qkv, inputs, bounds, behind)
-        x = run.product(attended, layer.out, residual=x)
+        x = run.product(self._attended(layer, kv, qkv, inputs, bounds), layer.out, residual=x)
         both = run.product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
         return run.product(run.silu_mul_quantize(both), layer.down, residual=x)
 
@@ -71,16 +67,10 @@ class Model:
         return self.operations.chunk_product(tokens, weight).add_(x)
 
     def _attended(
-        self,
-        layer: Layer,
-        kv: KVLayer,
-        qkv: Tensor,
-        inputs: Inputs,
-        bounds: Bounds,
-        soon: Sequence[Matrix] = (),
+        self, layer: Layer, kv: KVLayer, qkv: Tensor, inputs: Inputs, bounds: Bounds
     ) -> Tokens:
         run = self.operations
-        q = run.write(qkv, self.weights.turns, inputs, kv, layer.head_norms, soon)
+        q = run.write(qkv, self.weights.turns, inputs, kv, layer.head_norms)
         return run.quantize(run.attend(q, kv, inputs, bounds))
 
     def _embedded(self, inputs: Inputs) -> Tensor:

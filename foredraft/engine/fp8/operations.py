@@ -6,7 +6,6 @@ either, but not the same in both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,12 +64,8 @@ class Operations(Protocol):
         inputs: Inputs,
         layer: KVLayer,
         head_norms: HeadNorms | None,
-        soon: Sequence[Matrix] = (),
     ) -> Tensor:
-        """Norm and turn queries and keys, write keys and values; queries [rows, heads, width].
-
-        ``soon``: what rows are multiplied with behind attention, for whoever can fetch it before.
-        """
+        """Norm and turn queries and keys, write keys and values; queries [rows, heads, width]."""
         ...
 
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:

@@ -6,8 +6,6 @@ order; logits are computed row by row, and so is attention; the rest looks at on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -66,7 +64,6 @@ class ReferenceOperations:
         inputs: Inputs,
         layer: KVLayer,
         head_norms: HeadNorms | None,
-        soon: Sequence[Matrix] = (),
     ) -> Tensor:
         kv_heads, head_dim = layer.codes.shape[1], layer.codes.shape[4]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
