@@ -26,6 +26,9 @@ import triton.language as tl
 from kernels.e4m3 import INTERPRETED, e4m3_to_bf16, row_amax, scale_of, to_bf16, to_e4m3
 from kernels.early_start import begin, bring_near, let_next_in
 from kernels.silu_mul_quant import silu_mul
+from kernels.skinny_arguments import GROUP
+
+_GROUP = tl.constexpr(GROUP)
 
 
 @triton.jit
@@ -64,18 +67,24 @@ def _finish(
 
 
 @triton.jit
-def _dot(w_tile, x_tile, total, OPERANDS: tl.constexpr):
-    """``total + w_tile x_tile``; E4M3 beside bfloat16 becomes bfloat16, exactly.
-
-    The interpreter's own product sums in an order that depends on the width of the tile. Sums of
-    FP8 are added outside of ``tl.dot``: with ``max_num_imprecise_acc`` Triton 3.7 adds them before
-    it has waited for them.
-    """
+def product_of(w_tile, x_tile):
+    """The product; the interpreter's own is summed in an order that depends on the tile's width."""
     if INTERPRETED:
         terms = w_tile.to(tl.float32)[:, :, None] * x_tile.to(tl.float32)[None, :, :]
-        return total + tl.sum(terms, 1)
-    elif OPERANDS == "fp8":
-        return total + tl.dot(w_tile, x_tile)
+        return tl.sum(terms, 1)
+    else:
+        return tl.dot(w_tile, x_tile)
+
+
+@triton.jit
+def multiply(w_tile, x_tile, total, OPERANDS: tl.constexpr):
+    """``total + w_tile x_tile``; E4M3 beside bfloat16 becomes bfloat16, exactly.
+
+    Sums of FP8 are added outside of ``tl.dot``: with ``max_num_imprecise_acc`` Triton 3.7 adds them
+    before it has waited for them.
+    """
+    if INTERPRETED or OPERANDS == "fp8":
+        return total + product_of(w_tile, x_tile)
     elif OPERANDS == "w8a16":
         return tl.dot(e4m3_to_bf16(w_tile), x_tile, total)
     else:
@@ -83,16 +92,17 @@ def _dot(w_tile, x_tile, total, OPERANDS: tl.constexpr):
 
 
 @triton.jit
-def _multiply(
+def _tile(
     w_tile,
     x_at,
     there,
+    scale_at,
+    rows,
     total,
     K,
     OPERANDS: tl.constexpr,
     SILU_MUL: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    TOKENS: tl.constexpr,
+    GROUPED: tl.constexpr,
 ):
     """``total`` and the products of a tile of weights with the tokens that lie at ``x_at``."""
     x_tile = tl.load(x_at, mask=there, other=0.0)
@@ -102,12 +112,14 @@ def _multiply(
         if OPERANDS == "fp8":
             scale, reciprocal = scale_of(row_amax(product, 0))
             codes = to_e4m3(product * reciprocal[None, :])
-            part = tl.zeros([BLOCK_N, TOKENS], tl.float32)
-            total += _dot(w_tile, codes, part, OPERANDS) * scale[None, :]
+            total += product_of(w_tile, codes) * scale[None, :]
         else:
-            total = _dot(w_tile, to_bf16(product), total, OPERANDS)
+            total = multiply(w_tile, to_bf16(product), total, OPERANDS)
+    elif GROUPED:
+        scale = tl.load(scale_at, mask=rows, other=0.0)
+        total = tl.fma(product_of(w_tile, x_tile), scale, total)
     else:
-        total = _dot(w_tile, x_tile, total, OPERANDS)
+        total = multiply(w_tile, x_tile, total, OPERANDS)
     return total
 
 
@@ -152,6 +164,7 @@ def skinny(
     SILU_MUL: tl.constexpr,
     W_SCALED: tl.constexpr,
     X_SCALED: tl.constexpr,
+    GROUPED: tl.constexpr,
     BIASED: tl.constexpr,
     RESIDUAL: tl.constexpr,
     BF16_OUT: tl.constexpr,
@@ -178,7 +191,7 @@ def skinny(
         tail_m = BLOCK_M + tl.arange(0, TAIL_M)
         tail_at = x + tail_m[None, :].to(tl.int64) * x_stride + k[:, None]
 
-    steps = tl.cdiv(K, BLOCK_K)
+    steps, groups = tl.cdiv(K, BLOCK_K), tl.cdiv(K, _GROUP)
     per_piece = tl.cdiv(steps, SPLITS)
     first = piece * per_piece
     last = tl.minimum(first + per_piece, steps)
@@ -196,20 +209,37 @@ def skinny(
     for step in tl.range(first, last):
         start = step * BLOCK_K
         inside = start + k < K
-        there = (m < M)[None, :] if EVEN_K else (m < M)[None, :] & inside[:, None]
         if TMA:
             w_tile = w.load([n_tile * BLOCK_N, start])
         elif EVEN_K:
             w_tile = tl.load(w_at + start, eviction_policy="evict_first")
         else:
             w_tile = tl.load(w_at + start, mask=inside[None, :], other=0.0)
-        total = _multiply(
-            w_tile, x_at + start, there, total, K, OPERANDS, SILU_MUL, BLOCK_N, BLOCK_M
+        real = (m < M)[None, :]
+        there = real if EVEN_K else real & inside[:, None]
+        scale_at = x_at
+        if GROUPED:
+            scale_at = x_scale + m[None, :] * groups + start // _GROUP
+        total = _tile(
+            w_tile, x_at + start, there, scale_at, real, total, K, OPERANDS, SILU_MUL, GROUPED
         )
         if TAIL_M > 0:
-            there = (tail_m < M)[None, :] if EVEN_K else (tail_m < M)[None, :] & inside[:, None]
-            tail = _multiply(
-                w_tile, tail_at + start, there, tail, K, OPERANDS, SILU_MUL, BLOCK_N, TAIL_M
+            more = (tail_m < M)[None, :]
+            beside = more if EVEN_K else more & inside[:, None]
+            tail_scale_at = tail_at
+            if GROUPED:
+                tail_scale_at = x_scale + tail_m[None, :] * groups + start // _GROUP
+            tail = _tile(
+                w_tile,
+                tail_at + start,
+                beside,
+                tail_scale_at,
+                more,
+                tail,
+                K,
+                OPERANDS,
+                SILU_MUL,
+                GROUPED,
             )
     let_next_in(EARLY)
 

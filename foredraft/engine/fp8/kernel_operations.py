@@ -8,6 +8,7 @@ from torch import Tensor
 from foredraft.engine.fp8.inputs import Bounds, Inputs
 from foredraft.engine.fp8.operations import Matrix, Tokens
 from kernels.attention_tiles import choose_splits
+from kernels.fp8_gate_up import fp8_gate_up
 from kernels.fp8_gemm import fp8_gemm
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.kv_layout import KVLayer
@@ -65,6 +66,9 @@ class KernelOperations:
             residual=residual,
             workspace=self.workspace(FP8, weight.codes, len(x.codes)),
         )
+
+    def gate_up(self, x: Tokens, weight: Matrix) -> Tokens:
+        return Tokens(*fp8_gate_up(x.codes, x.scales, weight.codes, weight.scales))
 
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         return fp8_gemm(x.codes, x.scales, weight.codes, weight.scales, bias=bias)
