@@ -40,13 +40,12 @@ _MOST_TOKENS = 96  # of a program: of more, two sums each would not stay in regi
 
 
 @triton.jit
-def _write(gate, up, codes, scales, w_scale, x_scale, n_tile, m, M, N):
+def _write(gate, up, gate_scale, up_scale, by_token, codes, scales, n_tile, m, M, N):
     """Codes and scales of a program's group, for a block of tokens."""
     n = n_tile * _GROUP + tl.arange(0, _GROUP)
     inside = n < N
-    by_token = tl.load(x_scale + m, mask=m < M, other=0.0)[None, :]
-    gate = gate * tl.load(w_scale + n, mask=inside, other=0.0)[:, None] * by_token
-    up = up * tl.load(w_scale + N + n, mask=inside, other=0.0)[:, None] * by_token
+    gate = gate * gate_scale[:, None] * by_token[None, :]
+    up = up * up_scale[:, None] * by_token[None, :]
     y = silu_mul(to_bf16(gate).to(tl.float32), to_bf16(up).to(tl.float32))
     y = tl.where(inside[:, None], y, 0.0)
     scale, reciprocal = scale_of(row_amax(y, 0))
@@ -95,9 +94,14 @@ def gate_up(
         bring_near(w_start + gate_row, columns)
         bring_near(w_start + gate_row + N.to(tl.int64) * K, columns)
         begin(EARLY)
+    # Scales come from memory, too: asked for now, they are there when the sums are.
+    gate_scale = tl.load(w_scale + n, mask=n < N, other=0.0)
+    up_scale = tl.load(w_scale + N + n, mask=n < N, other=0.0)
+    by_token = tl.load(x_scale + m, mask=m < M, other=0.0)
     gate = tl.zeros([_GROUP, BLOCK_M], tl.float32)
     up = tl.zeros([_GROUP, BLOCK_M], tl.float32)
     if TAIL_M > 0:
+        by_tail = tl.load(x_scale + tail_m, mask=tail_m < M, other=0.0)
         tail_gate = tl.zeros([_GROUP, TAIL_M], tl.float32)
         tail_up = tl.zeros([_GROUP, TAIL_M], tl.float32)
     for start in tl.range(0, K, BLOCK_K):
@@ -122,9 +126,11 @@ def gate_up(
             tail_gate = multiply(gate_tile, tail_tile, tail_gate, "fp8")
             tail_up = multiply(up_tile, tail_tile, tail_up, "fp8")
     let_next_in(EARLY)
-    _write(gate, up, codes, scales, w_scale, x_scale, n_tile, m, M, N)
+    _write(gate, up, gate_scale, up_scale, by_token, codes, scales, n_tile, m, M, N)
     if TAIL_M > 0:
-        _write(tail_gate, tail_up, codes, scales, w_scale, x_scale, n_tile, tail_m, M, N)
+        _write(
+            tail_gate, tail_up, gate_scale, up_scale, by_tail, codes, scales, n_tile, tail_m, M, N
+        )
 
 
 def fp8_gate_up(

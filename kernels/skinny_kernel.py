@@ -35,8 +35,8 @@ _GROUP = tl.constexpr(GROUP)
 def _finish(
     total,
     out,
-    w_scale,
-    x_scale,
+    by_row,
+    by_token,
     bias,
     residual,
     n,
@@ -50,9 +50,9 @@ def _finish(
     BF16_OUT: tl.constexpr,
 ):
     if W_SCALED:
-        total *= tl.load(w_scale + n, mask=n < N, other=0.0)[:, None]
+        total *= by_row[:, None]
     if X_SCALED:
-        total *= tl.load(x_scale + m, mask=m < M, other=0.0)[None, :]
+        total *= by_token[None, :]
     if BIASED:
         total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
     result = tl.trans(total)
@@ -203,8 +203,17 @@ def skinny(
         rows = w_start + tl.minimum(n, N - 1).to(tl.int64) * K + start
         bring_near(rows, columns * (rows.dtype.element_ty.primitive_bitwidth // 8))
         begin(EARLY)
+    # Scales come from memory, too: asked for now, they are there when the sums are.
+    by_row, by_token = n, m
+    if W_SCALED:
+        by_row = tl.load(w_scale + n, mask=n < N, other=0.0)
+    if X_SCALED:
+        by_token = tl.load(x_scale + m, mask=m < M, other=0.0)
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     if TAIL_M > 0:
+        by_tail = tail_m
+        if X_SCALED:
+            by_tail = tl.load(x_scale + tail_m, mask=tail_m < M, other=0.0)
         tail = tl.zeros([BLOCK_N, TAIL_M], tl.float32)
     for step in tl.range(first, last):
         start = step * BLOCK_K
@@ -245,12 +254,12 @@ def skinny(
 
     if SPLITS == 1:
         _finish(
-            total, out, w_scale, x_scale, bias, residual, n, m, M, N,
+            total, out, by_row, by_token, bias, residual, n, m, M, N,
             W_SCALED, X_SCALED, BIASED, RESIDUAL, BF16_OUT,
         )  # fmt: skip
         if TAIL_M > 0:
             _finish(
-                tail, out, w_scale, x_scale, bias, residual, n, tail_m, M, N,
+                tail, out, by_row, by_tail, bias, residual, n, tail_m, M, N,
                 W_SCALED, X_SCALED, BIASED, RESIDUAL, BF16_OUT,
             )  # fmt: skip
     else:
@@ -268,12 +277,12 @@ def skinny(
             tl.store(arrivals + tile, 0)
             total = _gathered(slices, SIZE, SPLITS, BLOCK_N, BLOCK_M)
             _finish(
-                total, out, w_scale, x_scale, bias, residual, n, m, M, N,
+                total, out, by_row, by_token, bias, residual, n, m, M, N,
                 W_SCALED, X_SCALED, BIASED, RESIDUAL, BF16_OUT,
             )  # fmt: skip
             if TAIL_M > 0:
                 tail = _gathered(slices + MAIN, SIZE, SPLITS, BLOCK_N, TAIL_M)
                 _finish(
-                    tail, out, w_scale, x_scale, bias, residual, n, tail_m, M, N,
+                    tail, out, by_row, by_tail, bias, residual, n, tail_m, M, N,
                     W_SCALED, X_SCALED, BIASED, RESIDUAL, BF16_OUT,
                 )  # fmt: skip
