@@ -50,7 +50,7 @@ def test_a_row_has_the_same_codes_in_any_company(device: torch.device):
     weight = _weight(2 * 130, 96, device)
     codes, scales = _tokens(81, 96, device)
     alone = fp8_gate_up(codes[5:6], scales[5:6], *weight, tiling=_TILING)
-    for rows in (6, 17, 64, 81):
+    for rows in (6, 17, 81):
         among = fp8_gate_up(codes[:rows], scales[:rows], *weight, tiling=_TILING)
         assert same_bytes(among[0][5:6], alone[0]) and same_bytes(among[1][5:6], alone[1])
 

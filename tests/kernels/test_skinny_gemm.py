@@ -113,15 +113,15 @@ def test_silu_and_product_may_stand_before(device: torch.device, kind: str):
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_a_row_has_the_same_bits_in_any_company(device: torch.device, kind: str):
-    product = _product(kind, 70, 200, device)
-    x = _tokens(81, 200, device)
+    product = _product(kind, 70, 136, device)
+    x = _tokens(81, 136, device)
 
     def sums(rows: torch.Tensor) -> torch.Tensor:
         """Not rounded to bfloat16, which would hide a difference."""
         return product.run(rows, out=torch.empty(len(rows), 70, device=device))
 
     alone = sums(x[5:6])
-    for rows, place in [(2, 1), (8, 0), (17, 16), (33, 32), (65, 64), (81, 3), (81, 80)]:
+    for rows, place in [(2, 1), (17, 16), (33, 32), (81, 3), (81, 80)]:
         among = x[:rows].clone()
         among[place] = x[5]
         assert same_bytes(sums(among)[place : place + 1], alone)

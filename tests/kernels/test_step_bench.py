@@ -16,8 +16,11 @@ from foredraft.models.widen.shape import Shape
 
 @pytest.mark.parametrize(
     ("made", "nodes"),
-    [(KernelOperations, 5), (KernelOperations, 0), (Bf16Operations, 5)],
-    ids=["fp8", "fp8, plain", "bf16"],
+    [
+        pytest.param(KernelOperations, 5, id="fp8"),
+        pytest.param(KernelOperations, 0, id="fp8, plain"),
+        pytest.param(Bf16Operations, 5, id="bf16", marks=pytest.mark.slow),
+    ],
 )
 def test_every_step_verifies_all_guesses(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, made: type[KernelOperations], nodes: int
