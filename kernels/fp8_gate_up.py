@@ -9,7 +9,8 @@ first::
 
 In: as in `fp8_gemm_skinny`. Out: ``float8_e4m3fn [M, I]`` and float32 scales ``[M, groups]``, which
 `fp8_gemm_skinny` takes. A program has a group's gates and ups, so nothing of them goes through
-memory and no kernel has to look at a whole row; groups of 128 are also finer than a row.
+memory and no kernel has to look at a whole row; groups of 128 are also finer than a row. Made for
+sm_90; on sm_89 its tiles do not fit the registers.
 
 A row's bits depend on that row and the shape of ``weight`` only. Error: that of the product, then
 ``y`` to 2^-18 of itself before it is rounded once, to 2^-4 or ``scale * 2^-10``. A row whose scale

@@ -29,6 +29,8 @@ def test_kernels_fit_the_processor(capability: int, memory: int, tensor_cores: s
     for name, need in needs.items():
         # Attention of many rows keeps what only its outer loop needs in memory, and little else.
         spills = 640 if name.endswith(", 64: tree_attention_kernel") else 0
+        if name == "lm_head 128: skinny":  # float32 logits of 128 rows at once
+            spills = 8
         assert need["spilled"] <= spills, name
         assert need["shared"] <= memory, name
         assert need["registers"] * need["warps"] * 32 <= 65536, name

@@ -116,6 +116,8 @@ def compile_all(capability: int) -> dict[str, dict[str, Any]]:
     JITFunction.run = only_compile
     needs = {}
     for name, launch in launches():
+        if "gate_up" in name and capability < 90:
+            continue  # not launched there
         launch()
         for kernel in compiled:
             needs[f"{name}: {kernel.metadata.name}"] = _needs(kernel)

@@ -8,6 +8,7 @@ from torch import Tensor
 from foredraft.engine.fp8.inputs import Bounds, Inputs
 from foredraft.engine.fp8.operations import Matrix, Tokens
 from kernels.attention_tiles import choose_splits
+from kernels.early_start import capability
 from kernels.fp8_gate_up import fp8_gate_up
 from kernels.fp8_gemm import fp8_gemm
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
@@ -68,6 +69,9 @@ class KernelOperations:
         )
 
     def gate_up(self, x: Tokens, weight: Matrix) -> Tokens:
+        """In one kernel where the tensor cores read weights from shared memory, else in two."""
+        if capability(x.codes.device) < (9, 0):
+            return self.silu_mul_quantize(self.product(x, weight))
         return Tokens(*fp8_gate_up(x.codes, x.scales, weight.codes, weight.scales))
 
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
