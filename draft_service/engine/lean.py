@@ -107,7 +107,7 @@ class LeanEngine:
         self.prefill(blocks, [0] * count, 0)
         self.extend([Extension(blocks, count, [0], [], [], [None])])
         self.pool.free(blocks)
-        if self._static is not None and self._device.type == "cuda":
+        if self._static is not None:
             self._static.warm_up()
 
     @torch.inference_mode()

@@ -132,9 +132,11 @@ class StaticPasses:
         self._passes: dict[Shape, StaticPass] = {}
 
     def warm_up(self) -> None:
-        """Capture what is used the most: short texts. Later a capture keeps all others waiting."""
+        """Make what is used the most, short texts. Later a capture keeps all others waiting."""
+        # What an earlier pass was given may reach beyond a shorter shape, which computes with it.
+        self._columns.zero_()
         for reach, count, noisy in product(_WARM_REACHES, _ROWS, (False, True)):
-            self._pass(Shape(count, reach, noisy))
+            self._pass(Shape(count, reach, noisy)).launch()
 
     def run(self, rows: Rows, shape: Shape) -> Guesses:
         """One pass; the memory must be settled."""

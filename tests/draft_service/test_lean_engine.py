@@ -232,6 +232,16 @@ def test_moves_of_many_sequences_are_made_before_the_next_pass(tmp_path: Path) -
     assert held[start + 9] == start + 4 and held[other + 1] == other + 5
 
 
+def test_short_shapes_are_made_after_a_pass_over_a_longer_text(tmp_path: Path) -> None:
+    """Its row stays where passes find theirs, and tells of slots that a short one has not."""
+    engine = lean(make_tiny_llama(tmp_path, context=512), static=True)
+    engine.chunk = 256  # as on a GPU
+    before = engine.pool.free_blocks
+    engine.warm_up()
+    assert engine.pool.free_blocks == before
+    assert engine._memory.entries.isfinite().all()
+
+
 def test_passes_without_a_fitting_shape_are_made_all_the_same(tmp_path: Path) -> None:
     """More rows, or longer lines, than any fixed shape has."""
     directory = make_tiny_llama(tmp_path, context=256)
