@@ -50,6 +50,11 @@ class Rows:
         """Slots of the longest sequence."""
         return max(piece.used for piece in self.pieces)
 
+    @property
+    def deepest(self) -> int:
+        """Slots of the longest line."""
+        return max(map(len, self.lines))
+
 
 def rows_of(batch: Sequence[Extension]) -> Rows:
     """Lay a batch out; it has at least one row."""

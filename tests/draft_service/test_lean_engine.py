@@ -16,7 +16,6 @@ from draft_service.engine.draft_engine import DraftEngine, Extension
 from draft_service.engine.lean import LeanEngine
 from draft_service.engine.rows import rows_of
 from draft_service.engine.stand_in import RunnerEngine
-from draft_service.engine.static_pass import shape_of
 from draft_service.identity import read_target
 from draft_service.model_drafter import ModelDrafter
 from draft_service.model_pass import Evaluation
@@ -254,7 +253,8 @@ def test_passes_without_a_fitting_shape_are_made_all_the_same(tmp_path: Path) ->
             blocks = fed(engine, tokens[: 80 - len(committed)], room=128)
             looks = [None] * 3
             batches.append([Extension(blocks, 80 - len(committed), committed, nodes, lines, looks)])
-        assert shape_of(rows_of(batches[1])) is None
+        assert static._static is not None
+        assert static._static.shape_of(rows_of(batches[1])) is None
         assert free.extend(batches[0]) == static.extend(batches[1])
 
 
