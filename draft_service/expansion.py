@@ -21,7 +21,7 @@ def grow(sequence: DraftSequence, budget: DraftBudget) -> None:
     max_depth = sequence.depth_limit(budget.max_depth)
     max_nodes = min(budget.max_nodes_per_sequence, tree.max_nodes)
     _open_changed(sequence, max_depth, budget)
-    while waiting and len(tree) < max_nodes and waiting.best >= budget.min_survival:
+    while waiting and len(tree.nodes) < max_nodes and waiting.best >= budget.min_survival:
         parent_id, option, survival = waiting.pop()
         above = tree.survival(parent_id)
         # Siblings share what is certain: a later one gets what the earlier have left.
@@ -38,13 +38,14 @@ def _open_changed(sequence: DraftSequence, max_depth: int, budget: DraftBudget) 
     """File the options of places that are new, or of which the model has told more."""
     tree = sequence.tree
     floor = min(budget.min_survival, budget.ahead_survival or 1.0)
+    estimate = sequence.calibration.estimate
     for parent_id in sequence.take_changed():
         depth = tree.depth(parent_id) + 1
         if depth > max_depth:
             continue
         above = tree.survival(parent_id)
         for option in sequence.open_options(parent_id, budget.min_survival):
-            survival = above * sequence.calibration.estimate(option.bucket, depth)
+            survival = above * estimate(option.bucket, depth)
             if survival >= floor:
                 sequence.open.push(survival, depth, parent_id, option)
 
@@ -55,9 +56,9 @@ def frontier(sequence: DraftSequence, budget: DraftBudget) -> Frontier:
     A node is worth the probability that the target gets there and then leaves the tree.
     """
     tree = sequence.tree
-    max_depth = sequence.depth_limit(budget.max_depth)
     if len(tree) >= min(budget.max_nodes_per_sequence, tree.max_nodes):
         return []
+    max_depth = sequence.depth_limit(budget.max_depth)
     worths = [
         (tree.survival(node_id) * sequence.open_mass(node_id), node_id)
         for node_id in (tree.root_id, *tree.nodes)

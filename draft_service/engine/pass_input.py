@@ -83,13 +83,10 @@ class PassNumbers:
         """Up to ``count`` rows that nobody needs: token 0 at position 0 in slot 0, of nobody."""
         self._numbers[len(rows) : count] = 0
         numbers = self._numbers[: len(rows)]
-        numbers[:, :_FIRST] = np.array((rows.tokens, rows.positions, rows.slots)).T
-        numbers[:, _SEEN] = rows.seen
-        for piece in rows.pieces:
-            numbers[piece.rows, _FIRST] = piece.first
-            numbers[piece.rows, _LAST] = piece.used - 1
+        known = rows.tokens, rows.positions, rows.slots, rows.firsts, rows.seen, rows.lasts
+        numbers[:, :_DEPTH] = np.array(known).T
+        numbers[:, _DEPTH:_LINES] = 0
         numbers[:, _LINES:] = (numbers[:, _SLOT] - numbers[:, _FIRST])[:, None]
-        numbers[:, (_DEPTH, _KEY, _HEAT)] = 0
         for row, line in enumerate(rows.lines):
             if line:
                 numbers[row, _DEPTH] = len(line)

@@ -107,6 +107,7 @@ class StaticPasses:
         self._numbers = PassNumbers(device)
         self._given = PassInput.empty(MOST_ROWS, device)
         self._came = torch.zeros(MOST_ROWS, 2, guesser.width, pin_memory=self._on_gpu)
+        self._found: NDArray[np.float32] = self._came.numpy()
         self._pool: Any = torch.cuda.graph_pool_handle() if self._on_gpu else None
         self._passes: dict[Shape, StaticPass] = {}
 
@@ -142,11 +143,10 @@ class StaticPasses:
         return made
 
     def _read(self, made: StaticPass, rows: Rows) -> Guesses:
-        came = self._came[: len(made.best)]
-        came.copy_(made.best, non_blocking=True)
+        self._came[: len(made.best)].copy_(made.best, non_blocking=True)
         if self._on_gpu:
             torch.cuda.current_stream().synchronize()
-        found: NDArray[np.float32] = came.numpy()[rows.looked]
+        found = self._found[rows.looked]
         guesses = Guesses(found[:, 0].astype(np.int64).tolist(), found[:, 1].tolist())
         self._mend(guesses, made, rows)
         return guesses
