@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
@@ -15,9 +16,10 @@ from draft_service.engine.draft_engine import Extension, Guesses
 from draft_service.engine.forward import DraftForward
 from draft_service.engine.gathered_pass import GatheredPass
 from draft_service.engine.guesser import Guesser
+from draft_service.engine.int8 import Int8Linear, has_int8
 from draft_service.engine.memory import SlotMemory
 from draft_service.engine.rows import Rows, rows_of
-from draft_service.engine.shortlist import ShortlistHead, has_shortlist
+from draft_service.engine.shortlist import ShortlistHead
 from draft_service.engine.static_pass import FixedPass, StaticPasses
 from draft_service.engine.transfer import to_device
 from foredraft.config import EngineConfig
@@ -34,6 +36,7 @@ from foredraft.wire.messages import ModelInfo
 log = logging.getLogger(__name__)
 
 _CPU_CHUNK, _GPU_CHUNK = 64, 256
+_MOST_INT8_LAYERS = 8  # each adds to what int8 gets wrong: shown to pay for drafts of few layers
 
 
 class LeanEngine:
@@ -93,15 +96,17 @@ class LeanEngine:
         config = read_model_config(settings.model)
         check_weights(settings.model, config)
         precision = choose_precision(settings.dtype, device)
-        info = read_model_info(settings.model, config, precision.name)
-        known = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
         on_gpu = device.type == "cuda"
         if static is None:
             static = on_gpu
+        quick = precision.name == "float16" and not static and has_int8()
+        if quick and settings.dtype == "auto" and config.layers <= _MOST_INT8_LAYERS:
+            precision = replace(precision, name="int8", make_linear=Int8Linear)
+        info = read_model_info(settings.model, config, precision.name)
+        known = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
         if kernels is None:
             kernels = on_gpu and precision.name == "bfloat16"
-        half = precision.name == "float16" and not static
-        make_head = ShortlistHead if half and has_shortlist() else None
+        make_head = ShortlistHead if quick else None
         model = load_model(
             settings.model, config, precision, device, output=known, make_head=make_head
         )
