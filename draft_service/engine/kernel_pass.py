@@ -15,10 +15,11 @@ from draft_service.engine.rows import Rows
 from draft_service.engine.static_pass import ROWS, Shape, rows_for
 from foredraft.engine.transformer import Transformer
 from kernels.best_guesses import best_guesses
+from kernels.embed_norm import embed_norm
 from kernels.rmsnorm_residual_quant import rmsnorm_residual
 from kernels.rope_kv_write import HeadNorms
 from kernels.rope_slot_write import rope_slot_write
-from kernels.slot_attention import slot_attention
+from kernels.slot_attention import SlotParts, slot_attention
 from kernels.slot_rows import SlotRows
 from kernels.swiglu import swiglu
 
@@ -32,9 +33,14 @@ class KernelPass:
         self._model = model
         self._memory = memory
         self._guesser = guesser
-        self._eps = model.config.rms_eps
+        config = model.config
+        self._eps = config.rms_eps
         # The weight of every norm is part of the layer behind it.
-        self._ones = torch.ones(model.config.hidden, device=model.embedding.device)
+        self._ones = torch.ones(config.hidden, device=model.embedding.device)
+        # One for all layers: each kernel begins with the end of the one before it.
+        self._parts = SlotParts.empty(
+            ROWS[-1], config.heads, config.kv_heads, config.head_dim, model.embedding.device
+        )
         self._head_norms = [
             None if layer.head_norms is None else HeadNorms(layer.head_norms.float(), self._eps)
             for layer in model.layers
@@ -49,18 +55,20 @@ class KernelPass:
         rows = SlotRows(
             given.position, given.slot, given.first, given.seen, given.depth, given.lines
         )
-        x = model.embedding.index_select(0, given.token)
-        normed, _ = rmsnorm_residual(x, self._ones, self._eps)
+        x, normed = embed_norm(model.embedding, given.token, self._eps)
         for layer, memory, norms in zip(
             model.layers, self._memory.layers, self._head_norms, strict=True
         ):
             qkv = layer.qkv(normed)
             rope_slot_write(qkv, turns, rows, memory, norms)
-            normed = self._added(x, layer.out(slot_attention(qkv, rows, memory)))
+            normed = self._added(x, layer.out(self._attend(qkv, rows, memory)))
             normed = self._added(x, layer.down(swiglu(layer.gate_up(normed))))
         logits = model.head(normed)[:, : self._guesser.columns]
         best = best_guesses(logits, self._guesser.ids, given.key, given.heat)
         return logits, best[..., : self._guesser.width]
+
+    def _attend(self, qkv: Tensor, rows: SlotRows, memory: Tensor) -> Tensor:
+        return slot_attention(qkv, rows, memory, self._parts)
 
     def _added(self, x: Tensor, more: Tensor) -> Tensor:
         """The norm of x + more, which x becomes."""
