@@ -21,8 +21,11 @@ def grow(sequence: DraftSequence, budget: DraftBudget) -> None:
     max_depth = sequence.depth_limit(budget.max_depth)
     max_nodes = min(budget.max_nodes_per_sequence, tree.max_nodes)
     _open_changed(sequence, max_depth, budget)
-    while waiting and len(tree.nodes) < max_nodes and waiting.best >= budget.min_survival:
-        parent_id, option, survival = waiting.pop()
+    while len(tree.nodes) < max_nodes:
+        best = waiting.pop(budget.min_survival)
+        if best is None:
+            return
+        parent_id, option, survival = best
         above = tree.survival(parent_id)
         # Siblings share what is certain: a later one gets what the earlier have left.
         confidence = min(survival / above, sequence.open_mass(parent_id))

@@ -1,7 +1,8 @@
 """Rows of the embedding, and their RMS norm: what a pass begins with.
 
-For every row m: ``x[m] = embedding[token[m]]``, ``y[m] = bfloat16(x[m] / sqrt(mean(x[m]^2) + eps))``
-in float32; the weight of the norm is part of the layer behind it. Moves 6 H bytes per row.
+For every row m: ``x[m] = embedding[token[m]]`` and ``y[m] = x[m] / sqrt(mean(x[m]^2) + eps)``, in
+float32 before it is rounded once to bfloat16; the weight of the norm is part of the layer behind
+it. Moves 6 H bytes per row.
 """
 
 from __future__ import annotations
