@@ -33,7 +33,9 @@ def grow(sequence: DraftSequence, budget: DraftBudget) -> None:
             continue
         if above * confidence < budget.min_survival:
             waiting.push(above * confidence, tree.depth(parent_id) + 1, parent_id, option)
-        elif sequence.add(parent_id, option, confidence) is not None:
+            continue
+        node_id = sequence.add(parent_id, option, confidence)
+        if node_id is not None and tree.nodes[node_id].depth < max_depth:
             _open_changed(sequence, max_depth, budget)
 
 
@@ -62,12 +64,14 @@ def frontier(sequence: DraftSequence, budget: DraftBudget) -> Frontier:
     if len(tree) >= min(budget.max_nodes_per_sequence, tree.max_nodes):
         return []
     max_depth = sequence.depth_limit(budget.max_depth)
-    worths = [
-        (tree.survival(node_id) * sequence.open_mass(node_id), node_id)
-        for node_id in (tree.root_id, *tree.nodes)
-        if node_id not in sequence.evaluated
-        and tree.depth(node_id) < max_depth
-        and not sequence.is_end(node_id)
+    seen = sequence.evaluated
+    places = [
+        (node.survival, node_id)
+        for node_id, node in tree.nodes.items()
+        if node.depth < max_depth and node_id not in seen and not sequence.is_end(node_id)
     ]
+    if max_depth > 0 and tree.root_id not in seen:
+        places.insert(0, (1.0, tree.root_id))
+    worths = [(survival * sequence.open_mass(node_id), node_id) for survival, node_id in places]
     wanted = [entry for entry in worths if entry[0] > 0 and entry[0] >= budget.min_survival]
     return sorted(wanted, key=lambda entry: -entry[0])

@@ -212,7 +212,8 @@ class DraftSequence:
 
     def take_group(self) -> NodeGroup:
         """The nodes that were not sent yet, parents before children."""
-        nodes = [self.tree.nodes[node_id] for node_id in self._unsent]
+        nodes = self.tree.nodes
+        unsent = [nodes[node_id] for node_id in self._unsent]
         self._unsent = []
         self.announced = self.answered
         return NodeGroup(
@@ -220,10 +221,10 @@ class DraftSequence:
             incarnation=self.opened.incarnation,
             root_id=self.tree.root_id,
             complete=self.answered,
-            tokens=tuple([node.token for node in nodes]),
-            parent_ids=tuple([node.parent_id for node in nodes]),
-            confidences=tuple([node.confidence for node in nodes]),
-            sources=tuple([node.source for node in nodes]),
+            tokens=tuple([node.token for node in unsent]),
+            parent_ids=tuple([node.parent_id for node in unsent]),
+            confidences=tuple([node.confidence for node in unsent]),
+            sources=tuple([node.source for node in unsent]),
         )
 
     def _settle(self, tokens: Sequence[int]) -> tuple[list[int], int]:
