@@ -33,13 +33,12 @@ class Int8Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The numbers of ``x`` are used up."""
-        # A row that is not finite must not end the pass.
-        x = x.nan_to_num_()
+        # The product raises for what is not finite, and a row that is not must not end the pass.
         if len(x) == 1:
-            return product(x, self._packed)
+            return product(x.nan_to_num_(), self._packed)
         # One scale for all: a row must not be lost in it because another one is large.
-        scales = x.abs().amax(dim=-1, keepdim=True).clamp_(min=_LEAST)
-        return product(x.div_(scales), self._packed).mul_(scales)
+        scales = x.abs().amax(dim=-1, keepdim=True)
+        return product(x.div_(scales).nan_to_num_(), self._packed).mul_(scales)
 
 
 def pack_rows(weight: Tensor) -> Any:
