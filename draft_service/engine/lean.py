@@ -25,10 +25,11 @@ from draft_service.engine.transfer import to_device
 from foredraft.config import EngineConfig
 from foredraft.engine.device import choose_device
 from foredraft.engine.kv import BlockPool, block_bytes
+from foredraft.engine.linear import Linear
 from foredraft.engine.model_config import read_model_config
 from foredraft.engine.model_info import read_model_info
 from foredraft.engine.output_ids import OutputIds, read_output_ids
-from foredraft.engine.precision import choose_precision
+from foredraft.engine.precision import Precision, choose_precision
 from foredraft.engine.transformer import Transformer
 from foredraft.engine.weights import check_weights, load_model
 from foredraft.wire.messages import ModelInfo
@@ -82,7 +83,7 @@ class LeanEngine:
     ) -> LeanEngine:
         """Load weights and take the memory.
 
-        ``static`` None: on a GPU. ``kernels`` None: on a GPU, in bfloat16.
+        ``static`` None: on a GPU. ``kernels`` None: on a GPU that knows bfloat16, in that.
 
         Raises:
             UnsupportedModel: the directory holds no model that can be run.
@@ -96,17 +97,15 @@ class LeanEngine:
         config = read_model_config(settings.model)
         check_weights(settings.model, config)
         precision = choose_precision(settings.dtype, device)
-        on_gpu = device.type == "cuda"
         if static is None:
-            static = on_gpu
-        quick = precision.name == "float16" and not static and has_int8()
-        if quick and settings.dtype == "auto" and config.layers <= _MOST_INT8_LAYERS:
-            precision = replace(precision, name="int8", make_linear=Int8Linear)
+            static = device.type == "cuda"
+        if kernels is None:
+            kernels = precision.name == "bfloat16" and _has_kernels(device)
+        make_head = None
+        if not static:
+            precision, make_head = _quickest(precision, settings.dtype, config.layers)
         info = read_model_info(settings.model, config, precision.name)
         known = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
-        if kernels is None:
-            kernels = on_gpu and precision.name == "bfloat16"
-        make_head = ShortlistHead if quick else None
         model = load_model(
             settings.model, config, precision, device, output=known, make_head=make_head
         )
@@ -194,6 +193,21 @@ class LeanEngine:
 
     def _ids(self, numbers: Sequence[int]) -> Tensor:
         return to_device(numbers, self._device)
+
+
+def _quickest(
+    precision: Precision, dtype: str, layers: int
+) -> tuple[Precision, Callable[[Tensor], Linear] | None]:
+    """What layers are held in, and what makes the head if it is not held so, too."""
+    if precision.name != "float16" or not has_int8():
+        return precision, None
+    if dtype == "auto" and layers <= _MOST_INT8_LAYERS:
+        precision = replace(precision, name="int8", make_linear=Int8Linear)
+    return precision, ShortlistHead
+
+
+def _has_kernels(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _milliseconds(work: Callable[[], object], device: torch.device) -> float:
