@@ -101,7 +101,7 @@ def slot_attention(qkv: Tensor, rows: SlotRows, memory: Tensor, parts: SlotParts
         GROUP=max(triton.next_power_of_2(heads // kv_heads), 16),
         HEAD_DIM=head_dim,
         WIDTH=max(triton.next_power_of_2(head_dim), 16),
-        num_warps=4,
+        num_warps=4 if head_dim <= 64 else 8,  # more of a wide head than that would spill
         num_stages=2,
     )
     return out

@@ -151,7 +151,7 @@ def _prior(bucket: Bucket) -> float:
         return shifted(_PROBABILITY_PRIORS[level], _AGREED_SHIFTS[agreed])
     if bucket.level >= _SUFFIX_LEVELS:
         alone = _SUFFIX_BUCKETS[bucket.level - _SUFFIX_LEVELS][bucket.rank]
-        return shifted(prior(alone), _DOUBTED_SHIFT)
+        return shifted(_prior(alone), _DOUBTED_SHIFT)
     if bucket.level >= _MATCH_LEVELS:
         return _EDIT_PRIORS[bucket.level - _MATCH_LEVELS][bucket.rank]
     match, evidence = divmod(bucket.level, _EVIDENCES)

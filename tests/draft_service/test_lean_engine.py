@@ -233,7 +233,8 @@ def test_moves_of_many_sequences_are_made_before_the_next_pass(tmp_path: Path) -
 
 def test_short_shapes_are_made_after_a_pass_over_a_longer_text(tmp_path: Path) -> None:
     """Its row stays where passes find theirs, and tells of slots that a short one has not."""
-    engine = lean(make_tiny_llama(tmp_path, context=512), static=True)
+    sizes = {"layers": 1, "hidden": 16, "heads": 1, "kv_heads": 1}
+    engine = lean(make_tiny_llama(tmp_path, context=512, **sizes), static=True)
     engine.chunk = 256  # as on a GPU
     before = engine.pool.free_blocks
     engine.warm_up()

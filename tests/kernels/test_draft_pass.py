@@ -57,7 +57,9 @@ def test_kernels_compute_what_the_library_does(
     device: torch.device, tmp_path: Path, shape: dict[str, Any]
 ):
     """Logits, entries and guesses, over reduced ids."""
-    directory = make_tiny_model(tmp_path / "target", context=128, norm_spread=0.3, **shape)
+    directory = make_tiny_model(
+        tmp_path / "target", layers=1, context=128, norm_spread=0.3, **shape
+    )
     draft = reduced_twin(directory, tmp_path / "draft", IDS)
     engines = [load(directory, draft, device, kernels) for kernels in (True, False)]
     ours, library = map(extend, engines)

@@ -14,6 +14,10 @@ from kernels.slot_rows import SlotRows
 from kernels.swiglu import swiglu
 
 HEADS = {"llama": (9, 3, 64), "qwen2": (7, 1, 8), "qwen3": (4, 2, 24), "wide": (20, 1, 16)}
+SHAPES = [
+    pytest.param(heads, id=name, marks=[pytest.mark.slow] if name in ("qwen3", "wide") else [])
+    for name, heads in HEADS.items()
+]
 SLOTS = 2560
 LINE = 16
 
@@ -33,7 +37,7 @@ def random(device: torch.device, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator).to(device, torch.bfloat16)
 
 
-@pytest.mark.parametrize("heads", HEADS.values(), ids=list(HEADS))
+@pytest.mark.parametrize("heads", SHAPES)
 def test_rows_see_their_text_and_their_line(device: torch.device, heads: tuple[int, int, int]):
     """Nothing else is read: all other memory is NaN."""
     query_heads, kv_heads, head_dim = heads
@@ -66,7 +70,7 @@ def test_rows_see_their_text_and_their_line(device: torch.device, heads: tuple[i
 
 
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
-@pytest.mark.parametrize("heads", HEADS.values(), ids=list(HEADS))
+@pytest.mark.parametrize("heads", SHAPES)
 def test_heads_are_turned_and_written(
     device: torch.device, heads: tuple[int, int, int], normed: bool
 ):
