@@ -58,13 +58,13 @@ def test_without_triton_one_sentence_says_so(
 def test_a_kernel_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["bench", "kernels", "--only", "lm_head,nothing"])
-    assert "must be of bf16_gemm_skinny" in capsys.readouterr().err
+    assert "must be of best_guesses" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--shape", "700b"], "--shape must be a part of a shape's name, such as '8b"),
+        (["--shape", "700b"], "--shape must be a part of a shape's name, such as 'draft"),
         (["--tune", "fp8", "--only", "lm_head"], "--only must be left out beside --tune"),
         (["--tune", "fp8", "--json", "x.json"], "--json must be left out beside --tune"),
         (["--tune", "fp8", "--shape", "16 rows"], "--shape must be a part of a shape's name"),

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import triton
 from attention_launches import attention_launches
+from draft_launches import draft_launches
 from step_launches import launch_step
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
@@ -106,6 +107,7 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
     yield "fp8 silu_mul", partial(fp8_gemm_skinny, gate_up, None, codes, n, silu_mul=True)
     yield "w8a16 silu_mul", partial(w8a16_gemm_skinny, gate_up, codes, n, silu_mul=True)
     yield from attention_launches()
+    yield from draft_launches()
 
 
 def compile_all(capability: int) -> dict[str, dict[str, Any]]:
