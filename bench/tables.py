@@ -94,6 +94,8 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             return [
                 (f"{case['kernel']}, {case['shape']}", _kernel(case)) for case in report["cases"]
             ]
+        case "step":
+            return _stepped(report)
         case "extension":
             return [_extended(report)]
         case _:
@@ -169,6 +171,27 @@ def _extended(report: dict[str, Any]) -> tuple[str, str]:
         for name, key in (("from request to nodes", "extension_ms"), ("device", "device_ms"))
     ]
     return what, ", ".join(times)
+
+
+def _stepped(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """One row per number of sequences and context, each with every number of guesses."""
+    target = f"{report['layers']} layers of {report['hidden']} in {report['dtype']}"
+    places: dict[str, list[dict[str, Any]]] = {}
+    for row in report["steps"]:
+        if row["fits"]:
+            beside = f"{row['sequences']} sequences, {row['context']} committed tokens each"
+            places.setdefault(f"a step of {target}, {beside}", []).append(row)
+    return [(_guesses(place, rows), _step_times(rows)) for place, rows in places.items()]
+
+
+def _guesses(place: str, rows: list[dict[str, Any]]) -> str:
+    return f"{place}; {_listed(str(row['nodes']) for row in rows)} guesses in all"
+
+
+def _step_times(rows: list[dict[str, Any]]) -> str:
+    times = _listed(f"{row['ms']:.2f}" for row in rows)
+    shares = _listed(f"{row['of_floor']:.0%}" for row in rows)
+    return f"{times} ms ({shares} of the memory's speed)"
 
 
 def _policies(report: dict[str, Any]) -> list[tuple[str, str]]:

@@ -102,7 +102,8 @@ class ModelDrafter:
         assert kv is not None, "only prepared sequences are evaluated"
         tree = sequence.tree
         nodes = [node_id for node_id in evaluation.nodes if node_id != tree.root_id]
-        kv.place(nodes, len(sequence.tokens))
+        if nodes:
+            kv.place(nodes, len(sequence.tokens))
         return Extension(
             blocks=kv.blocks,
             fed=kv.fed,
@@ -125,11 +126,11 @@ class ModelDrafter:
             sequence = evaluation.sequence
             for node_id in evaluation.nodes:
                 ids, values = next(columns)
-                found = (
+                found = [
                     Option(token, model_bucket(chance, rank))
                     for rank, (token, chance) in enumerate(zip(ids, values, strict=True))
                     if chance > 0.0 and rank < sequence.width
-                )
+                ]
                 sequence.note_model_options(node_id, found)
 
     def _look(self, sequence: DraftSequence, node_id: int) -> SampledRow | None:

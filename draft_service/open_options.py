@@ -47,16 +47,13 @@ class OpenOptions:
     def __len__(self) -> int:
         return len(self._heap)
 
-    @property
-    def best(self) -> float:
-        """The highest survival; there must be an option."""
-        return -self._heap[0][0]
-
     def push(self, survival: float, depth: int, parent_id: int, option: Option) -> None:
         heappush(self._heap, (-survival, depth, next(self._numbers), parent_id, option))
 
-    def pop(self) -> tuple[int, Option, float]:
-        """The best option: its parent, itself, its survival."""
+    def pop(self, least: float) -> tuple[int, Option, float] | None:
+        """The best option: its parent, itself, its survival; None if that is below ``least``."""
+        if not self._heap or -self._heap[0][0] < least:
+            return None
         survival, _, _, parent_id, option = heappop(self._heap)
         return parent_id, option, -survival
 

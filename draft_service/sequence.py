@@ -180,8 +180,8 @@ class DraftSequence:
         source = option.bucket.source
         if self.tree.add(parent_id, option.token, confidence, source) is not Added.NEW:
             return None
-        node_id = child_id(parent_id, option.token)
-        self._made_at[node_id] = self.tree.depth(node_id)
+        node_id = self.tree.children(parent_id)[-1]
+        self._made_at[node_id] = self.tree.nodes[node_id].depth
         self._unsent.append(node_id)
         self._changed.append(node_id)
         if self._suffixes is not None and option.trail is not None:
@@ -190,12 +190,13 @@ class DraftSequence:
 
     def is_end(self, node_id: int) -> bool:
         """True if nothing can follow the node: it ends the sequence."""
-        return node_id != self.tree.root_id and self.tree.nodes[node_id].token in self._ends
+        node = self.tree.nodes.get(node_id)
+        return node is not None and node.token in self._ends
 
     def open_mass(self, node_id: int) -> float:
         """Probability that the target's next token is none of the node's children."""
         nodes = self.tree.nodes
-        return 1.0 - sum(nodes[child].confidence for child in self.tree.children(node_id))
+        return 1.0 - sum([nodes[child].confidence for child in self.tree.children(node_id)])
 
     def has_unsent(self) -> bool:
         return bool(self._unsent)
@@ -211,7 +212,8 @@ class DraftSequence:
 
     def take_group(self) -> NodeGroup:
         """The nodes that were not sent yet, parents before children."""
-        nodes = [self.tree.nodes[node_id] for node_id in self._unsent]
+        nodes = self.tree.nodes
+        unsent = [nodes[node_id] for node_id in self._unsent]
         self._unsent = []
         self.announced = self.answered
         return NodeGroup(
@@ -219,10 +221,10 @@ class DraftSequence:
             incarnation=self.opened.incarnation,
             root_id=self.tree.root_id,
             complete=self.answered,
-            tokens=tuple(node.token for node in nodes),
-            parent_ids=tuple(node.parent_id for node in nodes),
-            confidences=tuple(node.confidence for node in nodes),
-            sources=tuple(node.source for node in nodes),
+            tokens=tuple([node.token for node in unsent]),
+            parent_ids=tuple([node.parent_id for node in unsent]),
+            confidences=tuple([node.confidence for node in unsent]),
+            sources=tuple([node.source for node in unsent]),
         )
 
     def _settle(self, tokens: Sequence[int]) -> tuple[list[int], int]:

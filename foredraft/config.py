@@ -41,7 +41,8 @@ class EngineConfig:
     """How a worker holds and runs one model.
 
     dtype: "auto", "float32", "bfloat16" or "float16". Auto is float16 weights with float32
-    arithmetic on a CPU, float32 where that product is missing, and bfloat16 on a GPU.
+    arithmetic on a CPU (int8 in a draft of few layers), float32 where that product is missing, and
+    bfloat16 on a GPU.
     """
 
     model: Path

@@ -1,10 +1,14 @@
-"""The running state of attention: columns of queries, to which tiles of keys and values are added.
+"""The running state of attention: columns of queries, to which spans of keys and values are added.
 
-Of each column are known the highest score so far, in powers of two; the sum of the weights
-``2^(score - highest)``; and the sum of values under these weights. Queries are columns, keys and
-head_dim rows of both products, ``scores = K q`` and ``out = V^T weights``: so one instruction
-serves any number of columns, and no column feels another. A key that a column does not see weighs
-an exact zero.
+Of each column are known its highest score; the largest power of two that a value came with; a
+reference, the power of two of which weights are multiples (`add_span`); the sum of the weights; and
+the sum of values under these weights. A key that a column does not see weighs an exact zero, and no
+column feels another.
+
+Columns are the tall side of both products, ``scores = q K^T`` and ``out = weights V``, and always
+COLUMNS of them: the tensor cores take no fewer at full speed, and one machine code serves every
+launch. Weights stay in registers between the two products, and a column's sums within four threads;
+keys and values are widened once for all columns.
 """
 
 from __future__ import annotations
@@ -13,108 +17,172 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import INTERPRETED
-from kernels.kv_layout import (
-    exponent_of,
-    finite_magnitude,
-    power_of_two,
-    widen_key,
-    widen_value,
-)
+from kernels.kv_layout import exponent_of, power_of_two, widen
+
+COLUMNS = 64
+
+_COLUMNS = tl.constexpr(COLUMNS)
+_BIAS = tl.constexpr(127)
+_MANTISSA_BITS = tl.constexpr(23)
+_EXPONENT_BITS = tl.constexpr(0x7F800000)
+_UNSEEN = tl.constexpr(-127)  # an exponent that makes a power of zero
+_ROOM = tl.constexpr(15)  # the largest weight is 2^15: float16 has 29 powers of two below it
+_LOWEST_PEAK = tl.constexpr(47)  # 2^-80: values that are all smaller are seen as against this
+_IDLE = tl.constexpr(2.0**100)  # higher than any score
+_PREFETCH = tl.constexpr("""{
+    .reg .pred seen;
+    mov.u32 $0, 0;
+    setp.ne.s32 seen, $2, 0;
+    @seen prefetch.global.L2 [$1];
+}""")
 
 
 @triton.jit
-def load_queries(q, vector, used, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Vectors of ``q`` by number, zeros where not used, and what they are divided by.
+def load_queries(q, vector, used, scale, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Vectors of ``q`` by number, zeros where not used, and what their scores are multiplied by.
 
     Keys become float16 by one instruction, bfloat16 by four: so queries are float16 here, under a
     power of two each as keys are. What is lost of a value is below 2^-32 of its vector's largest.
 
     Returns:
-        [WIDTH, columns] and [columns].
+        [columns, WIDTH] and [columns], ``scale`` included.
     """
     lane = tl.arange(0, WIDTH)
     inside = used[:, None] & (lane < HEAD_DIM)[None, :]
     queries = tl.load(q + vector[:, None] * HEAD_DIM + lane[None, :], mask=inside, other=0.0)
     queries = queries.to(tl.float32)
-    exponent = exponent_of(tl.max(finite_magnitude(queries), 1))
+    exponent = exponent_of(tl.max(tl.abs(queries), 1))
     queries *= power_of_two(-exponent)[:, None]
     if not INTERPRETED:
         queries = queries.to(tl.float16)
-    return tl.trans(queries), power_of_two(exponent)
+    return queries, power_of_two(exponent) * scale
 
 
 @triton.jit
-def nothing_seen(COLUMNS: tl.constexpr, WIDTH: tl.constexpr):
-    """The state before the first tile: highest scores, sums of weights, sums of values."""
-    top = tl.full([COLUMNS], float("-inf"), tl.float32)
-    return top, tl.zeros([COLUMNS], tl.float32), tl.zeros([WIDTH, COLUMNS], tl.float32)
+def nothing_seen(WIDTH: tl.constexpr):
+    """The state before the first span."""
+    top = tl.full([_COLUMNS], float("-inf"), tl.float32)
+    peak = tl.full([_COLUMNS], _LOWEST_PEAK, tl.int32)
+    return top, peak, top, tl.zeros([_COLUMNS], tl.float32), tl.zeros([_COLUMNS, WIDTH], tl.float32)
 
 
 @triton.jit
-def add_tile(
-    top, total, out,
-    queries, scale, keys, key_exponents, values, value_exponents, place, seen, visible,
-    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
+def add_span(
+    top, peak, reference, total, out, queries, factor, idle, k, v, powers, largest, whole, visible
 ):  # fmt: skip
-    """The state with a tile more.
+    """The state with a span more.
+
+    A weight is ``2^(scaled score - reference)`` in float32; times its value's power of two it is
+    at most 2^15, since that is what the highest score makes of the largest power of two. So it
+    is rounded to float16, by 2^-12 of itself at most, or by 2^-40 of that largest one.
 
     Args:
-        scale: of the scores, which are powers of two, by column.
-        keys, key_exponents, values, value_exponents: pointers at one KV head.
-        place: of the tile's tokens in the pool, [tokens].
-        seen: where not, nothing is read; looked at if MASKED.
-        visible: to which columns, broadcast to [tokens, columns].
+        factor: of scores, by column.
+        idle: what `idle_columns` gives.
+        k, v: codes [tokens, WIDTH], finite where no column sees a token.
+        powers: of the tokens' vectors, as `load_powers` gives them.
+        largest: `largest_power` of the tokens that a column sees; a number, or [columns].
+        whole: all columns but idle ones see all tokens; if not, ``visible`` says which.
+        visible: broadcast to [columns, tokens].
     """
-    k = _load_vectors(keys, place, seen, MASKED, HEAD_DIM, WIDTH)
-    v = _load_vectors(values, place, seen, MASKED, HEAD_DIM, WIDTH)
-    key_scale = _load_powers(key_exponents, place, seen, MASKED)
-    value_scale = _load_powers(value_exponents, place, seen, MASKED)
-
-    scores = tl.dot(widen_key(k), queries) * key_scale[:, None] * scale[None, :]
-    scores = tl.where(visible, scores, float("-inf"))
-    highest = tl.maximum(top, tl.max(scores, 0))
-    base = tl.where(highest == float("-inf"), 0.0, highest)  # of a column that sees nothing yet
-    weights = tl.exp2(scores - base[None, :])
-    fading = tl.exp2(top - base)
-    total = total * fading + tl.sum(weights, 0)
-    weights *= value_scale[:, None]
+    scores = tl.dot(queries, tl.trans(widen(k))) * _key_powers(powers)[None, :]
+    if not whole:
+        scores = tl.where(visible, scores, float("-inf"))
+    top = tl.maximum(top, tl.max(scores, 1))
+    peak = tl.maximum(peak, largest)
+    base = tl.where(top == float("-inf"), 0.0, top)  # of a column that sees nothing yet
+    before = reference
+    reference = base * factor + idle + (peak - (_BIAS + _ROOM)).to(tl.float32)
+    weights = tl.exp2(tl.fma(scores, factor[:, None], -reference[:, None]))
+    fading = tl.exp2(before - reference)
+    total = total * fading + tl.sum(weights, 1)
+    weights *= (powers & _EXPONENT_BITS).to(tl.float32, bitcast=True)[None, :]
     if not INTERPRETED:
-        weights = weights.to(tl.bfloat16)
-    out = tl.dot(tl.trans(widen_value(v)), weights, out * fading[None, :])
-    return highest, total, out
+        weights = weights.to(tl.float16)
+    out = tl.dot(weights, widen(v), out * fading[:, None])
+    return top, peak, reference, total, out
+
+
+@triton.jit
+def idle_columns(used):
+    """What keeps columns that are not used from weighing anything: [columns]."""
+    return tl.where(used, 0.0, _IDLE)
+
+
+@triton.jit
+def plane_of(codes, exponents, plane, places, HEAD_DIM: tl.constexpr):
+    """Where the codes and the exponents of a plane begin: keys or values of a KV head."""
+    at = plane.to(tl.int64) * places
+    return codes + at * HEAD_DIM, exponents + at
+
+
+@triton.jit
+def load_vectors(codes, place, seen, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """[tokens, WIDTH] of one plane by their places in the pool; zeros where not seen."""
+    lane = tl.arange(0, WIDTH)
+    at = codes + place[:, None] * HEAD_DIM + lane[None, :]
+    if HEAD_DIM == WIDTH:
+        return tl.load(at, mask=seen[:, None], other=0.0)
+    else:
+        return tl.load(at, mask=seen[:, None] & (lane < HEAD_DIM)[None, :], other=0.0)
+
+
+@triton.jit
+def bring_vectors_near(codes, place, seen, HEAD_DIM: tl.constexpr):
+    """Start loading vectors into the cache that all processors share, a line of each."""
+    tl.inline_asm_elementwise(
+        _PREFETCH,
+        "=r,l,r",
+        [(codes + place * HEAD_DIM).to(tl.int64), seen.to(tl.int32)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def load_powers(key_exponents, value_exponents, place, seen):
+    """Powers of two of keys and of values, as float32 has them, in one int32: [tokens].
+
+    One register takes both from one thread to those that need them.
+    """
+    keys = tl.load(key_exponents + place, mask=seen, other=_UNSEEN).to(tl.int32) + _BIAS
+    values = tl.load(value_exponents + place, mask=seen, other=_UNSEEN).to(tl.int32) + _BIAS
+    powers = keys | (values << _MANTISSA_BITS)
+    if INTERPRETED:
+        return powers
+    else:  # Or else the compiler has every thread load all that it needs anew.
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [powers], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
+def largest_power(powers, seen):
+    """The largest of the values' powers, of those that are seen."""
+    return tl.max(tl.where(seen, powers >> _MANTISSA_BITS, 0), 0)
+
+
+@triton.jit
+def _key_powers(powers):
+    return (powers << _MANTISSA_BITS).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def store_partials(
-    part_out, part_top, part_total, vector, used, top, total, out,
+    part_out, part_reference, part_total, first, reference, total, out, idle,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Write the used columns to the places ``vector`` of `tree_attention_combine.Partials`."""
+    """Write the columns that have seen anything to places from ``first`` on of `Partials`.
+
+    What has seen anything has weights that do not sum to zero; nothing else tells so many threads
+    as cheaply which columns are written.
+    """
     lane = tl.arange(0, WIDTH)
-    inside = (lane < HEAD_DIM)[:, None] & used[None, :]
-    tl.store(part_top + vector, top, mask=used)
-    tl.store(part_total + vector, total, mask=used)
-    tl.store(part_out + vector[None, :] * HEAD_DIM + lane[:, None], out, mask=inside)
-
-
-@triton.jit
-def _load_vectors(
-    vectors, place, seen, MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr
-):
-    """[tokens, WIDTH]; zeros where there is nothing to read."""
-    lane = tl.arange(0, WIDTH)
-    at = vectors + place[:, None] * HEAD_DIM + lane[None, :]
-    if MASKED:
-        return tl.load(at, mask=seen[:, None] & (lane < HEAD_DIM)[None, :], other=0.0)
-    elif HEAD_DIM != WIDTH:
-        return tl.load(at, mask=(lane < HEAD_DIM)[None, :], other=0.0)
-    else:
-        return tl.load(at)
-
-
-@triton.jit
-def _load_powers(exponents, place, seen, MASKED: tl.constexpr):
-    if MASKED:
-        return power_of_two(tl.load(exponents + place, mask=seen, other=0))
-    else:
-        return power_of_two(tl.load(exponents + place))
+    at = first + tl.arange(0, _COLUMNS)
+    total = tl.where(idle == 0.0, total, 0.0)  # for a key that is not finite spares no column
+    held = total != 0.0
+    inside = held[:, None] & (lane < HEAD_DIM)[None, :]
+    tl.store(part_reference + at, reference, mask=held)
+    tl.store(part_total + at, total, mask=held)
+    tl.store(part_out + at[:, None] * HEAD_DIM + lane[None, :], out, mask=inside)

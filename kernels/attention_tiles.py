@@ -3,7 +3,8 @@
 Positions are cut into tiles of TILE. A row at position p takes its last NEAR tiles, ``p // TILE``
 and the one before it, by itself: there its ancestors stand. No row is more than TILE below its
 root, so the *far* tiles before them hold committed tokens only, and rows of a sequence can share
-them. They are cut into splits of ``max(2, ceil(far / most_splits))`` tiles.
+them. They are cut into spans, which is how much a program looks at at a time, and those into splits
+of ``max(1, ceil(spans / most_splits))`` spans.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import triton.language as tl
 
 TILE = 64  # positions
 NEAR = 2  # tiles
-_LEAST = 2  # tiles of a split
+# Tokens of a span, of heads of up to so many numbers: as many as a processor has room for, as codes
+# and widened. The interpreter does as sm_90.
+_SPANS, _SPAN_WIDTH = {8: 64, 9: 128}, 128
 
-_TILE, _NEAR, _LEAST_TILES = tl.constexpr(TILE), tl.constexpr(NEAR), tl.constexpr(_LEAST)
+_TILE, _NEAR = tl.constexpr(TILE), tl.constexpr(NEAR)
 
 
 @triton.jit
@@ -25,19 +28,26 @@ def far_tiles_of(position):
 
 
 @triton.jit
-def split_size_of(far, MOST_SPLITS: tl.constexpr):
-    """Tiles per split of a row with ``far`` far tiles."""
-    return tl.maximum((far + MOST_SPLITS - 1) // MOST_SPLITS, _LEAST_TILES)
+def spans_of(far, SPAN: tl.constexpr):
+    """Spans of ``far`` far tiles; the last one may not be full."""
+    return (far * _TILE + SPAN - 1) // SPAN
 
 
-def most_far_tiles(context: int) -> int:
-    """Far tiles of the row at position ``context``."""
-    return max(context // TILE - (NEAR - 1), 0)
+@triton.jit
+def split_size_of(spans, MOST_SPLITS: tl.constexpr):
+    """Spans per split of a row that has so many of them."""
+    return tl.maximum((spans + MOST_SPLITS - 1) // MOST_SPLITS, 1)
 
 
-def most_splits_of(context: int, most_splits: int) -> int:
+def span_for(width: int, major: int) -> int:
+    """Tokens of a span, for heads of ``width`` numbers and a compute capability ``major``."""
+    return _SPANS[min(major, 9)] * _SPAN_WIDTH // max(width, _SPAN_WIDTH)
+
+
+def most_splits_of(context: int, most_splits: int, span: int) -> int:
     """Splits that rows up to position ``context`` have at most."""
-    return min(-(-most_far_tiles(context) // _LEAST), most_splits)
+    far = max(context // TILE - (NEAR - 1), 0)
+    return min(-(-far * TILE // span), most_splits)
 
 
 def choose_splits(kv_heads: int) -> int:

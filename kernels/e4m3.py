@@ -111,10 +111,15 @@ def quantize_e4m3(x: torch.Tensor) -> torch.Tensor:
 
 
 def scale_reference(amax: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The reference of `scale_of`, in float32."""
+    """The reference of `scale_of`, in float32.
+
+    Both sides are tensors: torch multiplies by the rounded reciprocal of a number that it divides
+    by on a GPU, and of a tensor that divides a number anywhere.
+    """
     held = amax.float().clamp(min=AMAX_FLOOR.value)
     held = torch.where(held.isfinite(), held, torch.nan)
-    return held / E4M3_MAX.value, E4M3_MAX.value / held
+    largest = torch.full_like(held, E4M3_MAX.value)
+    return held / largest, largest / held
 
 
 def quantize_rows_reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,3 +127,15 @@ def quantize_rows_reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     x = x.float()
     scale, reciprocal = scale_reference(x.abs().amax(dim=1))
     return quantize_e4m3(x * reciprocal[:, None]), scale
+
+
+def quantize_groups_reference(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise every ``group`` columns of a row; the last ones may be fewer.
+
+    Codes ``[rows, columns]``, float32 scales ``[rows, groups]``.
+    """
+    rows, columns = x.shape
+    groups = -(-columns // group)
+    whole = torch.nn.functional.pad(x.float(), (0, groups * group - columns))
+    codes, scales = quantize_rows_reference(whole.view(-1, group))
+    return codes.view(rows, -1)[:, :columns].contiguous(), scales.view(rows, groups)

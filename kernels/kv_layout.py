@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.arguments import check_tensor
-from kernels.e4m3 import INTERPRETED, e4m3_to_bf16, quantize_e4m3
+from kernels.e4m3 import INTERPRETED, quantize_e4m3
 
 BLOCK = 16  # tokens per block
 HEAD_DIMS = (16, 256)  # smallest and largest head, which is a multiple of the first
@@ -120,21 +120,12 @@ def no_infinity(x):
 
 
 @triton.jit
-def widen_key(codes):
+def widen(codes):
     """E4M3 as float16, exact; under the interpreter as float32."""
     if INTERPRETED:
         return _widen_by_hand(codes)
     else:
         return codes.to(tl.float16)
-
-
-@triton.jit
-def widen_value(codes):
-    """E4M3 as bfloat16, exact; under the interpreter as float32."""
-    if INTERPRETED:
-        return _widen_by_hand(codes)
-    else:
-        return e4m3_to_bf16(codes)
 
 
 @triton.jit

@@ -17,13 +17,16 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import row_amax, scale_of, to_e4m3
+from kernels.early_start import begin, let_next_in, starts_early
 from kernels.row_launch import checked_codes, checked_rows, row_warps
 
 
 @triton.jit
-def _quantize_rows(x, codes, scales, width, columns, BLOCK: tl.constexpr):
+def _quantize_rows(x, codes, scales, width, columns, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
+    let_next_in(EARLY)
+    begin(EARLY)
     values = tl.load(x + row * width + at, mask=at < width, other=0.0).to(tl.float32)
     scale, reciprocal = scale_of(row_amax(values, 0))
     tl.store(scales + row, scale)
@@ -46,8 +49,17 @@ def quantize_rows(
     rows, width = x.shape
     codes, scales = checked_codes(x, width, codes, scales)
     block = triton.next_power_of_2(codes.shape[1])
+    early = starts_early(x.device)
     if rows:
         _quantize_rows[(rows,)](
-            x, codes, scales, width, codes.shape[1], BLOCK=block, num_warps=row_warps(block)
+            x,
+            codes,
+            scales,
+            width,
+            codes.shape[1],
+            BLOCK=block,
+            EARLY=early,
+            launch_pdl=early,
+            num_warps=row_warps(block),
         )
     return codes, scales

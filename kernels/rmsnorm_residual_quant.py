@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import quantize_rows_reference, row_amax, scale_of, to_bf16, to_e4m3
+from kernels.early_start import begin, bring_vector_near, let_next_in, starts_early
 from kernels.row_launch import checked_codes, checked_rows, row_warps
 
 
@@ -40,10 +41,15 @@ def _rmsnorm_residual(
     HAS_RESIDUAL: tl.constexpr,
     QUANTIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < H
+    let_next_in(EARLY)
+    if EARLY:
+        bring_vector_near(gamma, H)
+    begin(EARLY)
     h = tl.load(x + row * H + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         h += tl.load(residual + row * H + at, mask=inside, other=0.0).to(tl.float32)
@@ -122,6 +128,7 @@ def _launch(
         checked_rows("new_residual", kept, x.shape)
     columns = out.shape[1]
     block = triton.next_power_of_2(max(width, columns))
+    early = starts_early(x.device)
     if rows:
         _rmsnorm_residual[(rows,)](
             x,
@@ -136,6 +143,8 @@ def _launch(
             HAS_RESIDUAL=residual is not None,
             QUANTIZE=scales is not None,
             BLOCK=block,
+            EARLY=early,
+            launch_pdl=early,
             num_warps=row_warps(block),
         )
     return kept

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from kernels.arguments import check_tensor
 from kernels.e4m3 import to_bf16, to_e4m3
+from kernels.early_start import begin, let_next_in, starts_early
 from kernels.kv_layout import (
     BLOCK,
     KVLayer,
@@ -79,6 +80,7 @@ def rope_kv_write(
         check_tensor("head_norms.weights", head_norms.weights, shape, torch.float32)
     if rows == 0:
         return
+    early = starts_early(q.device)
     rope_kv_write_kernel[(rows, heads + 2 * kv_heads)](
         qkv,
         turns,
@@ -95,6 +97,8 @@ def rope_kv_write(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim),
+        EARLY=early,
+        launch_pdl=early,
         num_warps=1,
         enable_fp_fusion=False,
     )
@@ -117,9 +121,12 @@ def rope_kv_write_kernel(
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One program per row and head of qkv."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    let_next_in(EARLY)
+    begin(EARLY)
     at = tl.load(place + row).to(tl.int64)
     if at >= 0:
         lane = tl.arange(0, WIDTH)

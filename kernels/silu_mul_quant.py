@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import quantize_rows_reference, row_amax, scale_of, to_e4m3
+from kernels.early_start import begin, let_next_in, starts_early
 from kernels.row_launch import checked_codes, checked_rows, row_warps
 
 
@@ -29,9 +30,13 @@ def silu_mul(gate, up):
 
 
 @triton.jit
-def _silu_mul_quant(gate_up, codes, scales, width, columns, BLOCK: tl.constexpr):
+def _silu_mul_quant(
+    gate_up, codes, scales, width, columns, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
+    let_next_in(EARLY)
+    begin(EARLY)
     inside = at < width
     here = gate_up + row * 2 * width + at
     gate = tl.load(here, mask=inside, other=0.0).to(tl.float32)
@@ -59,6 +64,7 @@ def silu_mul_quant(
         raise ValueError(f"gate_up must have an even number of columns, not {both}")
     codes, scales = checked_codes(gate_up, both // 2, codes, scales)
     block = triton.next_power_of_2(codes.shape[1])
+    early = starts_early(gate_up.device)
     if rows:
         _silu_mul_quant[(rows,)](
             gate_up,
@@ -67,6 +73,8 @@ def silu_mul_quant(
             both // 2,
             codes.shape[1],
             BLOCK=block,
+            EARLY=early,
+            launch_pdl=early,
             num_warps=row_warps(block),
         )
     return codes, scales

@@ -8,13 +8,14 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.e4m3 import INTERPRETED
-from kernels.skinny_arguments import Extras, Workspace, check_room, checked_output
+from kernels.early_start import capability, starts_early
+from kernels.skinny_arguments import GROUP, Extras, Workspace, check_room, checked_output
 from kernels.skinny_kernel import skinny
 from kernels.skinny_table import Tiling, tiling_for
 
 _MAX_TOKENS = 128
-_MIN_TOKENS = 16
+# Blocks of tokens of a program: the second is for what the first, a power of two, leaves over.
+_BLOCKS = ((16, 0), (32, 0), (32, 16), (64, 0), (64, 16), (64, 32), (_MAX_TOKENS, 0))
 # Bytes of a processor's own memory that tiles may fill; sm_89 has 100 KB, sm_90 228 KB.
 _TILE_MEMORY = {8: 88 << 10, 9: 208 << 10}
 
@@ -25,9 +26,10 @@ def workspace_for(
     """Room for products of up to ``rows`` tokens with weights like ``weight``."""
     n, k = weight.shape
     tiling = tiling or tiling_for(operands, n, k)
-    tokens = _tokens(rows)
-    count = triton.cdiv(n, tiling.block_n) * triton.cdiv(rows, tokens) if tiling.splits > 1 else 0
-    size = count * tiling.splits * tiling.block_n * tokens
+    tokens = sum(token_blocks(rows, tiling))
+    block_n = tiling.launch(tokens).block_n
+    count = triton.cdiv(n, block_n) * triton.cdiv(rows, tokens) if tiling.splits > 1 else 0
+    size = count * tiling.splits * block_n * tokens
     return Workspace(
         partials=torch.empty(size, dtype=torch.float32, device=weight.device),
         arrivals=torch.zeros(count, dtype=torch.int32, device=weight.device),
@@ -60,16 +62,23 @@ def skinny_gemm(
         return out
     n, k = weight.shape
     tiling = tiling or tiling_for(operands, n, k)
+    if extras.grouped and GROUP % tiling.block_k:
+        raise ValueError(f"block_k must divide {GROUP} beside grouped scales, not {tiling.block_k}")
     workspace = workspace or workspace_for(operands, weight, rows, tiling)
-    tokens = _tokens(rows)
-    grid = (triton.cdiv(n, tiling.block_n), tiling.splits, triton.cdiv(rows, tokens))
-    check_room(workspace, grid, tiling.block_n * tokens)
-    tma = tiling.tma and _takes_descriptor(weight)
-    ahead = tiling.ahead if tma and not INTERPRETED else 0
+    main, tail = token_blocks(rows, tiling)
+    tokens = main + tail
+    launch = tiling.launch(tokens)
+    grid = (triton.cdiv(n, launch.block_n), tiling.splits, triton.cdiv(rows, tokens))
+    check_room(workspace, grid, launch.block_n * tokens)
+    aligned = is_aligned(weight)
+    tma = launch.tma and aligned and capability(weight.device) >= (9, 0)
+    early = starts_early(weight.device)
+    x_bytes = tokens * x.element_size() * (2 if extras.silu_mul else 1)
+    column = launch.block_n * weight.element_size() + x_bytes
     run = partial(skinny.warmup, grid=grid) if compile_only else skinny[grid]
     run(
         x,
-        TensorDescriptor.from_tensor(weight, [tiling.block_n, tiling.block_k]) if tma else weight,
+        TensorDescriptor.from_tensor(weight, [launch.block_n, tiling.block_k]) if tma else weight,
         weight,
         out,
         extras.w_scale,
@@ -82,49 +91,44 @@ def skinny_gemm(
         n,
         k,
         x.stride(0),
+        launch.ahead if aligned else 0,
+        int(launch.lets_in_first),
         OPERANDS=operands,
         SILU_MUL=extras.silu_mul,
         W_SCALED=extras.w_scale is not None,
-        X_SCALED=extras.x_scale is not None,
+        X_SCALED=extras.x_scale is not None and not extras.grouped,
+        GROUPED=extras.grouped,
         BIASED=extras.bias is not None,
         RESIDUAL=extras.residual is not None,
         BF16_OUT=out.dtype == torch.bfloat16,
         EVEN_K=k % tiling.block_k == 0,
         TMA=tma,
-        BLOCK_N=tiling.block_n,
-        BLOCK_M=tokens,
+        BLOCK_N=launch.block_n,
+        BLOCK_M=main,
+        TAIL_M=tail,
         BLOCK_K=tiling.block_k,
         SPLITS=tiling.splits,
-        AHEAD=ahead,
-        launch_pdl=ahead > 0,
-        num_warps=tiling.warps,
-        num_stages=_stages(tiling, tokens, x, weight, extras),
+        EARLY=early,
+        launch_pdl=early,
+        num_warps=launch.warps,
+        num_stages=stages_that_fit(launch.stages, tiling.block_k * column, weight.device),
     )
     return out
 
 
-def _tokens(rows: int) -> int:
-    """How many tokens a tile is wide."""
-    width: int = triton.next_power_of_2(rows)
-    return min(max(width, _MIN_TOKENS), _MAX_TOKENS)
+def token_blocks(rows: int, tiling: Tiling) -> tuple[int, int]:
+    """The smallest blocks that hold so many tokens, or a program's share of more."""
+    wanted = _BLOCKS if tiling.launch(rows).tail else [each for each in _BLOCKS if each[1] == 0]
+    return next((blocks for blocks in wanted if sum(blocks) >= rows), _BLOCKS[-1])
 
 
-def _stages(
-    tiling: Tiling, tokens: int, x: torch.Tensor, weight: torch.Tensor, extras: Extras
-) -> int:
-    """As many as the table wants and the processor's memory holds; tensor cores need two."""
-    x_bytes = tokens * x.element_size() * (2 if extras.silu_mul else 1)
-    one = tiling.block_k * (tiling.block_n * weight.element_size() + x_bytes)
-    major, _ = capability(weight.device)
-    return max(2, min(tiling.stages, _TILE_MEMORY[min(major, 9)] // one))
+def stages_that_fit(wanted: int, tile_bytes: int, device: torch.device) -> int:
+    """As many as are wanted and the processor's memory holds; tensor cores need two."""
+    major, _ = capability(device)
+    return max(2, min(wanted, _TILE_MEMORY[min(major, 9)] // tile_bytes))
 
 
-def _takes_descriptor(weight: torch.Tensor) -> bool:
+def is_aligned(weight: torch.Tensor) -> bool:
+    """Whether rows can be loaded by descriptor and fetched ahead."""
     row_bytes = weight.shape[1] * weight.element_size()
-    aligned = row_bytes % 16 == 0 and weight.data_ptr() % 16 == 0
-    return aligned and capability(weight.device) >= (9, 0)
-
-
-def capability(device: torch.device) -> tuple[int, int]:
-    """The compute capability; the interpreter's CPU can do all that sm_90 can."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+    return row_bytes % 16 == 0 and weight.data_ptr() % 16 == 0

@@ -2,20 +2,25 @@
 
 ``out = sum_i P_i v_i`` with ``P = softmax(q . k_i / sqrt(head_dim))`` over a row's committed
 context, its ancestors and itself. q is bfloat16; codes are widened exactly; a key's power of two
-scales its score, a value's its weight, which is then rounded to bfloat16; both products sum in
-float32.
+scales its score, a value's its weight, then rounded to float16 (`kernels.attention_state`);
+both products sum in float32.
 
 **The same bits in any company.** A row's context is cut by its own position
 (`kernels.attention_tiles`). Its last tiles are gathered along its own path, so that every token
-stands where plain decoding has it. The far tiles before them are read once for all rows of a
-sequence, split by split. Rows of one tree may stand on both sides of a change of the splits' size;
-then both cuts are run. Partial results are put together in the order of positions
-(`kernels.tree_attention_combine`). What a row does not see adds exact zeros.
+stands where plain decoding has it (`kernels.attention_near`). The far tiles before them are read
+once for all rows of a sequence, split by split (`kernels.attention_far`). Rows of one tree may
+stand on both sides of a change of the splits' size; then both cuts are run. Partial results are put
+together by `kernels.tree_attention_combine`. What a row does not see adds exact zeros. How many
+splits a program takes, one after another, follows from what all sequences have; no row feels it.
 
-Read per KV head: 2 (head_dim + 1) bytes per token of context, once per MOST_COLUMNS rows and heads,
+Read per KV head: 2 (head_dim + 1) bytes per token of context, once per COLUMNS rows and heads,
 and per token of a row's own tiles; partial results are 4 (head_dim + 2) bytes per row, head and
 split, written and read. Against float64 on the dequantised values the error is at most
-2^-8 sum_i P_i |v_i|, and 2^-8 |out| more where ``out`` is bfloat16.
+2^-11 sum_i P_i |v_i| and 2^-40 of the largest value per token, and 2^-8 |out| more where ``out`` is
+bfloat16. Values below 2^-95 count as zeros.
+
+A launch may begin before the kernel ahead has ended (`kernels.early_start`). Until then it reads
+rows, paths, tables and far keys and values, which no kernel of a step's layers writes.
 """
 
 from __future__ import annotations
@@ -26,18 +31,18 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.arguments import check_tensor
-from kernels.attention_state import add_tile, load_queries, nothing_seen, store_partials
-from kernels.attention_tiles import TILE, far_tiles_of, most_splits_of, split_size_of
-from kernels.kv_layout import BLOCK, KVLayer, check_layer, dequantize, place_of
+from kernels.attention_far import attend_far, piece_of
+from kernels.attention_near import attend_near
+from kernels.attention_state import COLUMNS
+from kernels.attention_tiles import TILE, most_splits_of, span_for
+from kernels.early_start import begin, capability, let_next_in, starts_early
+from kernels.kv_layout import BLOCK, KVLayer, check_layer, dequantize
 from kernels.tree_attention_combine import Partials, combine_partials
 from kernels.tree_layout import StepRows
 
-MOST_COLUMNS = 64  # of a program; with 128 registers spill within the loop
-_FEWEST_COLUMNS = 16
 _LOG2_E = 1.4426950408889634
-
-_TILE, _NARROW = tl.constexpr(TILE), tl.constexpr(_FEWEST_COLUMNS)
-_NO_SIZE = tl.constexpr(2**30)
+_FEWEST_LANES = 32  # one machine code for any number of slots up to it, and one for a single slot
+_MOST_GROUP = 16  # query heads that share a KV head
 
 
 def tree_attention(
@@ -73,11 +78,13 @@ def tree_attention(
     if count == 0:
         return
     _, kv_heads, blocks, _, _ = layer.codes.shape
-    group = heads // kv_heads
-    columns = min(max(triton.next_power_of_2(most_rows * group), _FEWEST_COLUMNS), MOST_COLUMNS)
-    shares = kv_heads * triton.cdiv(most_rows * group, columns)
-    splits = most_splits_of(most_context, partials.most_splits)
-    tree_attention_kernel[(count * kv_heads + splits * shares * len(tables),)](
+    group, width = heads // kv_heads, triton.next_power_of_2(head_dim)
+    span = span_for(width, capability(q.device)[0])
+    shares = kv_heads * triton.cdiv(most_rows * group, COLUMNS)
+    pieces = most_splits_of(most_context, partials.most_splits, span)
+    far = shares * (pieces + len(tables) - 1) if pieces else 0
+    early = starts_early(q.device)
+    tree_attention_kernel[(far + count * kv_heads,)](
         q,
         layer.codes,
         layer.exponents,
@@ -89,143 +96,67 @@ def tree_attention(
         rows.depth,
         path,
         partials.out,
-        partials.top,
+        partials.reference,
         partials.total,
         count,
-        splits,
+        far,
+        pieces,
         shares,
+        len(tables),
         blocks * BLOCK,
         tables.stride(0),
         path.stride(0),
         head_dim**-0.5 * _LOG2_E,
+        LANES=_lanes(len(tables)),
         KV_HEADS=kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
-        WIDTH=triton.next_power_of_2(head_dim),
-        COLUMNS=columns,
+        WIDTH=width,
+        SPAN=span,
         MOST_SPLITS=partials.most_splits,
+        EARLY=early,
+        launch_pdl=early,
         num_warps=4,
         num_stages=3,
         enable_fp_fusion=False,
     )
-    combine_partials(partials, rows, out)
+    combine_partials(partials, rows, out, kv_heads, span)
 
 
-@triton.jit(do_not_specialize=["rows", "splits", "shares"])
+@triton.jit(do_not_specialize=["rows", "far", "pieces", "shares", "slots"])
 def tree_attention_kernel(
     q, codes, exponents, tables, start, count, slot, position, depth, path,
-    part_out, part_top, part_total,
-    rows, splits, shares, places, table_stride, path_stride, scale,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
-    COLUMNS: tl.constexpr, MOST_SPLITS: tl.constexpr,
+    part_out, part_reference, part_total,
+    rows, far, pieces, shares, slots, places, table_stride, path_stride, scale,
+    LANES: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr, MOST_SPLITS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """First a program per row and KV head, then one per slot, split, KV head and columns."""
+    """First ``far`` programs for what rows share, then one per row and KV head."""
+    let_next_in(EARLY)
     program = tl.program_id(0)
-    if program < rows * KV_HEADS:
-        _attend_near(
-            q, codes, exponents, tables, slot, position, depth, path,
-            part_out, part_top, part_total,
-            program // KV_HEADS, program % KV_HEADS,
-            rows, places, table_stride, path_stride, scale,
-            KV_HEADS, GROUP, HEAD_DIM, WIDTH, MOST_SPLITS,
-        )  # fmt: skip
-    else:
-        program -= rows * KV_HEADS
-        _attend_far(
-            q, codes, exponents, tables, start, count, position,
-            part_out, part_top, part_total,
-            program // shares // splits, program // shares % splits, program % shares,
-            rows, shares, places, table_stride, scale,
-            KV_HEADS, GROUP, HEAD_DIM, WIDTH, COLUMNS, MOST_SPLITS,
-        )  # fmt: skip
-
-
-@triton.jit
-def _attend_near(
-    q, codes, exponents, tables, slot, position, depth, path,
-    part_out, part_top, part_total,
-    row, head,
-    rows, places, table_stride, path_stride, scale,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
-    MOST_SPLITS: tl.constexpr,
-):  # fmt: skip
-    """The last tiles of one row, along its own path."""
-    own = tl.load(slot + row)
-    if own >= 0:
-        column = tl.arange(0, _NARROW)
-        used = column < GROUP
-        vector = (row * KV_HEADS + head) * GROUP + column
-        queries, factor = load_queries(q, vector, used, HEAD_DIM, WIDTH)
-        key_exponents, value_exponents = _planes(exponents, head, places, KV_HEADS)
-        keys, values = _planes(codes, head, places * HEAD_DIM, KV_HEADS)
-        last = tl.load(position + row)
-        context = last - tl.load(depth + row)
-        top, total, out = nothing_seen(_NARROW, WIDTH)
-        for tile in range(far_tiles_of(last), last // _TILE + 1):
-            at = tile * _TILE + tl.arange(0, _TILE)
-            seen = at <= last
-            guessed = seen & (at >= context)
-            local = tl.load(path + row * path_stride + at - context, mask=guessed, other=0)
-            at = tl.where(guessed, context + local, at)
-            place = place_of(tables + own * table_stride, at, seen, True)
-            top, total, out = add_tile(
-                top, total, out,
-                queries, factor * scale, keys, key_exponents, values, value_exponents,
-                place, seen, seen[:, None], True, HEAD_DIM, WIDTH,
-            )  # fmt: skip
-        vector += MOST_SPLITS * rows * (KV_HEADS * GROUP)
-        store_partials(
-            part_out, part_top, part_total, vector, used, top, total, out, HEAD_DIM, WIDTH
+    if program < far:
+        own, piece, its_pieces = piece_of(
+            start, count, position, program // shares, pieces, slots, LANES, SPAN
         )
-
-
-@triton.jit
-def _attend_far(
-    q, codes, exponents, tables, start, count, position,
-    part_out, part_top, part_total,
-    own, split, share,
-    rows, shares, places, table_stride, scale,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
-    COLUMNS: tl.constexpr, MOST_SPLITS: tl.constexpr,
-):  # fmt: skip
-    """One split of a slot's far tiles, for COLUMNS of the rows and heads that share a KV head."""
-    head, part = share // (shares // KV_HEADS), share % (shares // KV_HEADS)
-    column = part * COLUMNS + tl.arange(0, COLUMNS)
-    used = column // GROUP < tl.load(count + own)
-    row = tl.load(start + own) + column // GROUP
-    far = far_tiles_of(tl.load(position + row, mask=used, other=0))
-    sizes = split_size_of(far, MOST_SPLITS)
-    smallest = tl.min(tl.where(used, sizes, _NO_SIZE), 0)
-    largest = tl.max(tl.where(used, sizes, 0), 0)
-    for size in range(smallest, largest + 1):
-        first = split * size
-        mine = used & (sizes == size) & (first < far)
-        end = tl.minimum(first + size, tl.max(tl.where(mine, far, 0), 0))
-        if first < end:
-            vector = (row * KV_HEADS + head) * GROUP + column % GROUP
-            queries, factor = load_queries(q, vector, mine, HEAD_DIM, WIDTH)
-            key_exponents, value_exponents = _planes(exponents, head, places, KV_HEADS)
-            keys, values = _planes(codes, head, places * HEAD_DIM, KV_HEADS)
-            top, total, out = nothing_seen(COLUMNS, WIDTH)
-            for tile in range(first, end):
-                at = tile * _TILE + tl.arange(0, _TILE)
-                place = place_of(tables + own * table_stride, at, None, False)
-                top, total, out = add_tile(
-                    top, total, out,
-                    queries, factor * scale, keys, key_exponents, values, value_exponents,
-                    place, None, (tile < far)[None, :], False, HEAD_DIM, WIDTH,
-                )  # fmt: skip
-            vector += split * rows * (KV_HEADS * GROUP)
-            store_partials(
-                part_out, part_top, part_total, vector, mine, top, total, out, HEAD_DIM, WIDTH
-            )
-
-
-@triton.jit
-def _planes(pointer, head, size, KV_HEADS: tl.constexpr):
-    """Where the keys and the values of a KV head begin."""
-    keys = pointer + head.to(tl.int64) * size
-    return keys, keys + KV_HEADS * size.to(tl.int64)
+        if own < slots:
+            attend_far(
+                q, codes, exponents, tables, start, count, position,
+                part_out, part_reference, part_total,
+                own, piece, its_pieces, program % shares,
+                rows, shares, places, table_stride, scale,
+                KV_HEADS, GROUP, HEAD_DIM, WIDTH, SPAN, MOST_SPLITS, EARLY,
+            )  # fmt: skip
+    else:
+        program -= far
+        attend_near(
+            q, codes, exponents, tables, slot, position, depth, path,
+            part_out, part_reference, part_total,
+            program // KV_HEADS, program % KV_HEADS, rows, places,
+            table_stride, path_stride, scale,
+            KV_HEADS, GROUP, HEAD_DIM, WIDTH, SPAN, EARLY,
+        )  # fmt: skip
+    begin(EARLY)  # those that have nothing to do wait, too: what comes behind counts on it
 
 
 def tree_attention_reference(
@@ -250,6 +181,12 @@ def tree_attention_reference(
     return out
 
 
+def _lanes(slots: int) -> int:
+    """How many slots a program looks at to find its own."""
+    lanes: int = triton.next_power_of_2(slots)
+    return max(lanes, _FEWEST_LANES) if slots > 1 else 1
+
+
 def _check(
     q: Tensor,
     layer: KVLayer,
@@ -262,8 +199,8 @@ def _check(
     check_layer(layer)
     count, heads, head_dim = q.shape
     _, kv_heads, blocks, _, layer_head_dim = layer.codes.shape
-    if heads % kv_heads or not 1 <= heads // kv_heads <= _FEWEST_COLUMNS:
-        allowed = f"1 to {_FEWEST_COLUMNS} times the {kv_heads} KV heads"
+    if heads % kv_heads or not 1 <= heads // kv_heads <= _MOST_GROUP:
+        allowed = f"1 to {_MOST_GROUP} times the {kv_heads} KV heads"
         raise ValueError(f"heads of q must be {allowed}, not {heads}")
     check_tensor("q", q, (count, heads, layer_head_dim), torch.bfloat16)
     check_tensor("out", out, q.shape, torch.float32 if out.dtype.itemsize == 4 else torch.bfloat16)

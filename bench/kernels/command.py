@@ -14,19 +14,20 @@ from pathlib import Path
 
 import torch
 
+from bench.kernels.bandwidth import bandwidth
 from bench.kernels.case import OURS, Case, Prepared
 from bench.kernels.outcome import Outcome, as_json, broken, line
 from bench.kernels.registry import all_cases
-from bench.kernels.timing import copy_bandwidth, first_line, time_launches
+from bench.kernels.timing import first_line, time_launches
 from bench.kernels.tuning import TUNED_SHAPES, tune
 from bench.report import check_output, machine, write_report
 from bench.values import names_of
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import positive_int
 from foredraft.params import InvalidField
-from kernels.skinny_table import BF16, FP8, W8A16
+from kernels.skinny_table import BF16, FP8, GATED, W8A16
 
-_OPERANDS = (FP8, W8A16, BF16)
+_OPERANDS = (FP8, GATED, W8A16, BF16)
 
 Timer = Callable[[Prepared], tuple[dict[str, float], dict[str, str]]]
 
@@ -77,21 +78,21 @@ def _tune(args: argparse.Namespace, device: torch.device) -> int:
 def _measure(
     cases: Sequence[Case], device: torch.device, args: argparse.Namespace, arguments: list[str]
 ) -> int:
-    copy_gb_s = copy_bandwidth(device, args.rounds)
+    speed = bandwidth(device, args.rounds)
     gpu = torch.cuda.get_device_name(device)
-    sys.stdout.write(f"{gpu}: copies {copy_gb_s:.0f} GB/s\n")
+    sys.stdout.write(f"{gpu}: {speed}\n")
     outcomes: list[Outcome] = []
     for case in cases:
         outcomes.append(
             run_case(case, device, lambda prepared: time_launches(prepared, args.rounds))
         )
-        sys.stdout.write(f"{line(as_json(outcomes[-1], outcomes, copy_gb_s))}\n")
+        sys.stdout.write(f"{line(as_json(outcomes[-1], outcomes, speed.copy))}\n")
         sys.stdout.flush()
         torch.cuda.empty_cache()
     content = {
         "machine": machine() | {"gpu": gpu},
-        "copy_gb_s": round(copy_gb_s, 1),
-        "cases": [as_json(outcome, outcomes, copy_gb_s) for outcome in outcomes],
+        **speed.report,
+        "cases": [as_json(outcome, outcomes, speed.copy) for outcome in outcomes],
     }
     write_report(args.json, "kernels", arguments, content)
     return int(any(broken(outcome) for outcome in outcomes))

@@ -32,3 +32,9 @@ HEADS = (
     Shape("8b", "lm_head", 128256, 4096),
     Shape("70b", "lm_head", 128256, 8192),
 )
+
+# Of models that are widened from one with a small vocabulary, as ``foredraft bench step`` does.
+SMALL_HEADS = (
+    Shape("8b", "small head", 49152, 4096),
+    Shape("70b", "small head", 49152, 8192),
+)

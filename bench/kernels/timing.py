@@ -11,7 +11,6 @@ from bench.kernels.case import Prepared
 
 # A graph holds at least so many launches, so that starting it does not show.
 _LAUNCHES = 48
-_COPIED_BYTES = 1 << 30
 
 
 def time_launches(prepared: Prepared, rounds: int) -> tuple[dict[str, float], dict[str, str]]:
@@ -29,15 +28,6 @@ def time_launches(prepared: Prepared, rounds: int) -> tuple[dict[str, float], di
             if turn:  # the first round warms up
                 spans[name].append(span)
     return {name: statistics.median(times) for name, times in spans.items()}, faults
-
-
-def copy_bandwidth(device: torch.device, rounds: int) -> float:
-    """Gigabytes per second, read and written, of copying 1 GiB."""
-    source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device).zero_()
-    target = torch.empty_like(source)
-    prepared = Prepared({"copy": lambda copy: target.copy_(source)}, 1, dict)
-    times, _ = time_launches(prepared, rounds)
-    return 2 * _COPIED_BYTES / times["copy"] / 1e3
 
 
 def _turns(copies: int) -> int:

@@ -48,7 +48,7 @@ class Cell:
         read = weights.head.numel() * weights.head.element_size()
         for layer in weights.layers:
             for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down):
-                read += matrix.codes.numel() + 4 * matrix.scales.numel()
+                read += matrix.codes.nbytes + matrix.scales.nbytes
         return read + self.sequences * self.context * coded_block_bytes(weights.config) // BLOCK
 
 

@@ -1,9 +1,12 @@
 """``foredraft bench step``: whole steps of a target in FP8, selection and sampling included.
 
+With ``--dtype bf16`` the same with bfloat16 linear layers, to compare.
+
 The target has the shape of a large model and no files: it is a small model widened layer by layer,
 or random. Per cell (sequences, nodes, context) steps are run as the engine runs them, each launched
 before the commits of the one before it are read: milliseconds per step, how much of them the device
-has nothing to do, and which share the memory's own speed, measured in the same run, would take.
+has nothing to do, and which share reading at the memory's own speed, measured in the same run,
+would take. With ``--profile`` also which kernels a step is made of.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from typing import Any
 
 import torch
 
-from bench.kernels.timing import copy_bandwidth
+from bench.kernels.bandwidth import bandwidth
 from bench.report import check_output, machine, write_report
+from bench.step.bf16_operations import Bf16Operations
 from bench.step.cell import Cell, StepBench, cells_of
+from bench.step.profile import PROFILE_HEADING, profile_cell, profile_lines
 from bench.step.random_weights import ROOM, RandomWeights, random_config
 from bench.step.timing import time_cell
 from foredraft.cli.faults import CommandError
@@ -36,7 +41,8 @@ from foredraft.models.widen.widening import plan_widening
 from foredraft.params import Range
 
 _COUNT, _CONTEXT = Range(0, 4096), Range(1, 2**24)
-_ROUNDS = 15  # of the copy whose speed is the floor
+OPERATIONS: dict[str, type[KernelOperations]] = {"fp8": KernelOperations, "bf16": Bf16Operations}
+_ROUNDS = 15  # of reading, whose speed is the floor
 
 
 def main(arguments: list[str]) -> int:
@@ -51,33 +57,40 @@ def main(arguments: list[str]) -> int:
     cells = cells_of(args.sequences, args.nodes, args.contexts)
     device = _device()
     try:
-        weights = make_weights(args.shape, args.source, device, max(args.contexts))
+        operations = OPERATIONS[args.dtype]()
+        weights = make_weights(args.shape, args.source, device, max(args.contexts), operations)
     except UnsupportedModel as error:
         raise CommandError(str(error)) from error
-    copy_gb_s = copy_bandwidth(device, _ROUNDS)
+    speed = bandwidth(device, _ROUNDS)
     gpu = torch.cuda.get_device_name(device)
-    sys.stdout.write(f"{gpu}: copies {copy_gb_s:.0f} GB/s\n{HEADING}\n")
+    sys.stdout.write(f"{gpu}: {speed}\n{HEADING}\n")
     rows = []
     for cell in cells:
-        rows.append(_measure(weights, cell, args.steps, copy_gb_s))
-        sys.stdout.write(f"{line(rows[-1])}\n")
+        rows.append(_measure(weights, cell, args, speed.read))
+        told = [line(rows[-1])]
+        if "kernels" in rows[-1]:
+            told += [PROFILE_HEADING, *profile_lines(rows[-1]["kernels"])]
+        sys.stdout.write("".join(f"{text}\n" for text in told))
         sys.stdout.flush()
-    content = {
-        "machine": machine() | {"gpu": gpu},
-        "copy_gb_s": round(copy_gb_s, 1),
-        "steps": rows,
-    }
+    config = weights.config
+    target = {"layers": config.layers, "hidden": config.hidden, "dtype": args.dtype}
+    content = {"machine": machine() | {"gpu": gpu}, **target, **speed.report, "steps": rows}
     write_report(args.json, "step", arguments, content)
     return 0
 
 
-def make_weights(shape: Shape, source: str | None, device: torch.device, context: int) -> Weights:
-    """The target in FP8; only a layer of it is ever held in another precision.
+def make_weights(
+    shape: Shape,
+    source: str | None,
+    device: torch.device,
+    context: int,
+    operations: KernelOperations,
+) -> Weights:
+    """The target; only a layer of it is ever held in another precision than it runs in.
 
     Raises:
         UnsupportedModel: the source is no model that can be widened.
     """
-    operations = KernelOperations()
     if source is None:
         config = random_config(shape, context)
         return _made(RandomWeights(config, device), config, device, operations)
@@ -98,16 +111,20 @@ def _made(
     return quantise(read, config, config.vocab_rows, device, operations)
 
 
-def _measure(weights: Weights, cell: Cell, steps: int, copy_gb_s: float) -> dict[str, Any]:
+def _measure(
+    weights: Weights, cell: Cell, args: argparse.Namespace, read_gb_s: float
+) -> dict[str, Any]:
     """One row of the report; a cell that does not fit says so."""
     try:
-        times = time_cell(StepBench(weights, cell, KernelOperations()), steps)
+        bench = StepBench(weights, cell, OPERATIONS[args.dtype]())
+        times = time_cell(bench, args.steps)
+        kernels = {"kernels": profile_cell(bench)} if args.profile else {}
     except torch.cuda.OutOfMemoryError:
         return described(cell, None, 0.0)
     finally:
         torch.cuda.empty_cache()
-    floor = cell.moved_bytes(weights) / copy_gb_s / 1e6
-    return described(cell, times, floor)
+    floor = cell.moved_bytes(weights) / read_gb_s / 1e6
+    return described(cell, times, floor) | kernels
 
 
 def described(cell: Cell, times: tuple[float, float] | None, floor: float) -> dict[str, Any]:
@@ -176,6 +193,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--source", metavar="DIR|ID", help="the small model to widen; without it, random weights"
     )
+    parser.add_argument(
+        "--dtype",
+        choices=tuple(OPERATIONS),
+        default="fp8",
+        help="of weights and activations (default fp8)",
+    )
     lists: Sequence[tuple[str, Range, list[int], str]] = (
         ("sequences", Range(1, 256), [1, 16, 64], "sequences in a step"),
         ("nodes", _COUNT, [0, 7, 8, 16, 24, 64], "guesses in a step, over all its sequences"),
@@ -191,6 +214,9 @@ def _parser() -> argparse.ArgumentParser:
         )
     parser.add_argument(
         "--steps", type=positive_int, default=100, metavar="N", help="per cell (default 100)"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="per cell, its kernels and what each adds"
     )
     parser.add_argument("--json", type=Path, metavar="OUT")
     return parser

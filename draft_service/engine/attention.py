@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from draft_service.engine.memory import SlotMemory
+from draft_service.engine.pass_input import PassInput
 from draft_service.engine.rows import Piece, Rows
+from draft_service.engine.transfer import to_device
 
 
 class Attention(Protocol):
@@ -31,7 +33,7 @@ class PieceAttention:
 
     def __init__(self, memory: SlotMemory, rows: Rows, group: int) -> None:
         self._memory = memory
-        self._slots = torch.tensor(rows.slots, device=memory.entries.device)
+        self._slots = to_device(rows.slots, memory.entries.device)
         self._pieces = [(piece, _mask(rows, piece, group, memory.entries)) for piece in rows.pieces]
 
     def write(self, layer: int, entries: Tensor) -> None:
@@ -54,28 +56,15 @@ class PieceAttention:
 class GatheredAttention:
     """All rows at once, each with its own copy of what it may see: shapes are fixed.
 
-    Args:
-        slots, firsts, seen, last: of each row, int64 [rows]: where its entry goes; where its
-            sequence begins; so many slots from there on it sees; the last one that may be read.
-        lines: int64 [rows, n], slots that a row sees besides; its own where there are no others.
-        numbers: 0, 1, .. for as many slots as are copied; none behind them may be seen.
+    ``numbers``: 0, 1, .. for as many slots as are copied; none behind them may be seen.
     """
 
-    def __init__(
-        self,
-        memory: SlotMemory,
-        slots: Tensor,
-        firsts: Tensor,
-        seen: Tensor,
-        last: Tensor,
-        lines: Tensor,
-        numbers: Tensor,
-    ) -> None:
+    def __init__(self, memory: SlotMemory, given: PassInput, numbers: Tensor) -> None:
         self._layers = memory.layers
-        self._slots = slots
-        visible = (numbers < seen[:, None]).scatter_(1, lines, True)
+        self._slots = given.slot
+        visible = (numbers < given.seen[:, None]).scatter_(1, given.lines, True)
         # A neighbour's memory is never read: what it holds need not be finite.
-        self._index = (numbers.minimum(last[:, None]) + firsts[:, None]).view(-1)
+        self._index = (numbers.minimum(given.last[:, None]) + given.first[:, None]).view(-1)
         self._mask = visible.to(memory.entries.dtype).log_()[:, None, None]  # 0 or -inf
 
     def write(self, layer: int, entries: Tensor) -> None:

@@ -22,6 +22,9 @@ class Guesser:
 
     vocab_size: ids from there on are guessed by nobody.
     known: what logits are of, if not of all ids.
+
+    columns, ids: so many logits are looked at, and int64 [columns], what they are of.
+    width: guesses of a row.
     """
 
     def __init__(
@@ -31,10 +34,10 @@ class Guesser:
         self._output = None if known is None else known.below(vocab_size)
         self.columns = vocab_size if self._output is None else len(self._output)
         self.width = min(WIDTH, self.columns)
-        self._ids = torch.arange(self.columns, device=device)
+        self.ids = torch.arange(self.columns, device=device)
         if self._output is not None:
-            self._ids = self._output.ids
-        self._tokens: NDArray[np.int64] = self._ids.cpu().numpy()
+            self.ids = self._output.ids
+        self._tokens: NDArray[np.int64] = self.ids.cpu().numpy()
 
     def guesses(
         self,
@@ -81,7 +84,7 @@ class Guesser:
 
     def perturbed(self, logits: Tensor, keys: Tensor, temperatures: Tensor) -> Tensor:
         """``logits`` with every row's own noise; ``keys`` (int64) and temperatures: [rows, 1]."""
-        noise = gumbel_rows(keys.to(logits.device), self._ids)
+        noise = gumbel_rows(keys.to(logits.device), self.ids)
         return noise.mul_(temperatures.to(logits.device)).add_(logits)
 
     def best(self, scores: Tensor) -> Tensor:
@@ -91,7 +94,7 @@ class Guesser:
         """
         places = torch.topk(scores, self.width).indices
         chances = torch.softmax(scores, dim=-1).gather(-1, places)
-        return torch.stack((self._ids[places].float(), chances), dim=1)
+        return torch.stack((self.ids[places].float(), chances), dim=1)
 
 
 def _draw(noisy: tuple[int, SampledRow]) -> tuple[int, float]:

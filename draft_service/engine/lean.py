@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
@@ -13,18 +14,22 @@ from torch import Tensor
 from draft_service.engine.attention import PieceAttention
 from draft_service.engine.draft_engine import Extension, Guesses
 from draft_service.engine.forward import DraftForward
+from draft_service.engine.gathered_pass import GatheredPass
 from draft_service.engine.guesser import Guesser
+from draft_service.engine.int8 import Int8Linear, has_int8
 from draft_service.engine.memory import SlotMemory
 from draft_service.engine.rows import Rows, rows_of
-from draft_service.engine.shortlist import ShortlistHead, has_shortlist
-from draft_service.engine.static_pass import StaticPasses, shape_of
+from draft_service.engine.shortlist import ShortlistHead
+from draft_service.engine.static_pass import FixedPass, StaticPasses
+from draft_service.engine.transfer import to_device
 from foredraft.config import EngineConfig
 from foredraft.engine.device import choose_device
 from foredraft.engine.kv import BlockPool, block_bytes
+from foredraft.engine.linear import Linear
 from foredraft.engine.model_config import read_model_config
 from foredraft.engine.model_info import read_model_info
 from foredraft.engine.output_ids import OutputIds, read_output_ids
-from foredraft.engine.precision import choose_precision
+from foredraft.engine.precision import Precision, choose_precision
 from foredraft.engine.transformer import Transformer
 from foredraft.engine.weights import check_weights, load_model
 from foredraft.wire.messages import ModelInfo
@@ -32,12 +37,14 @@ from foredraft.wire.messages import ModelInfo
 log = logging.getLogger(__name__)
 
 _CPU_CHUNK, _GPU_CHUNK = 64, 256
+_MOST_INT8_LAYERS = 8  # each adds to what int8 gets wrong: shown to pay for drafts of few layers
 
 
 class LeanEngine:
     """A `DraftEngine` of its own weights.
 
     static: passes have fixed shapes wherever one fits, and are graphs on a GPU.
+    kernels: these passes are the project's kernels; for a GPU, in bfloat16.
     """
 
     def __init__(
@@ -49,23 +56,34 @@ class LeanEngine:
         known: OutputIds | None,
         *,
         static: bool,
+        kernels: bool,
     ) -> None:
         self.info = info
         self._memory = memory
         self._device = model.embedding.device
         self.chunk = _GPU_CHUNK if self._device.type == "cuda" else _CPU_CHUNK
         self._group = model.config.group
+        self._model = model
         self._forward = DraftForward(model)
         self._shortlist = model.head if isinstance(model.head, ShortlistHead) else None
         vocab_size = min(target.vocab_size, info.vocab_size)
         self._guesser = Guesser(target, vocab_size, known, self._device)
-        self._static = StaticPasses(self._forward, memory, self._guesser) if static else None
+        self._static: StaticPasses | None = None
+        if static:
+            self._static = StaticPasses(self._fixed_pass(kernels), self._guesser, self._device)
 
     @classmethod
     def load(
-        cls, settings: EngineConfig, target: ModelInfo, *, static: bool | None = None
+        cls,
+        settings: EngineConfig,
+        target: ModelInfo,
+        *,
+        static: bool | None = None,
+        kernels: bool | None = None,
     ) -> LeanEngine:
-        """Load weights and take the memory; ``static`` None: on a GPU.
+        """Load weights and take the memory.
+
+        ``static`` None: on a GPU. ``kernels`` None: on a GPU that knows bfloat16, in that.
 
         Raises:
             UnsupportedModel: the directory holds no model that can be run.
@@ -79,19 +97,22 @@ class LeanEngine:
         config = read_model_config(settings.model)
         check_weights(settings.model, config)
         precision = choose_precision(settings.dtype, device)
-        info = read_model_info(settings.model, config, precision.name)
-        known = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
         if static is None:
             static = device.type == "cuda"
-        half = precision.name == "float16" and not static
-        make_head = ShortlistHead if half and has_shortlist() else None
+        if kernels is None:
+            kernels = precision.name == "bfloat16" and _has_kernels(device)
+        make_head = None
+        if not static:
+            precision, make_head = _quickest(precision, settings.dtype, config.layers)
+        info = read_model_info(settings.model, config, precision.name)
+        known = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
         model = load_model(
             settings.model, config, precision, device, output=known, make_head=make_head
         )
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, precision.activation)
         memory = SlotMemory(config, blocks, precision.activation, device)
         log.info("draft %s on %s in %s: %d blocks", info.model_id, device, info.dtype, blocks)
-        return cls(model, memory, info, target, known, static=static)
+        return cls(model, memory, info, target, known, static=static, kernels=kernels)
 
     @property
     def pool(self) -> BlockPool:
@@ -107,7 +128,7 @@ class LeanEngine:
         self.prefill(blocks, [0] * count, 0)
         self.extend([Extension(blocks, count, [0], [], [], [None])])
         self.pool.free(blocks)
-        if self._static is not None and self._device.type == "cuda":
+        if self._static is not None:
             self._static.warm_up()
 
     @torch.inference_mode()
@@ -123,7 +144,7 @@ class LeanEngine:
         """Write the entries of new rows; guesses in the order of the looks."""
         self._memory.settle()
         rows = rows_of(batch)
-        shape = None if self._static is None else shape_of(rows)
+        shape = None if self._static is None else self._static.shape_of(rows)
         if self._static is not None and shape is not None:
             return self._static.run(rows, shape)
         hidden = self._hidden(rows)
@@ -143,10 +164,17 @@ class LeanEngine:
         """Milliseconds of the pass alone, between its input and its guesses, for benchmarks."""
         self._memory.settle()
         rows = rows_of(batch)
-        shape = None if self._static is None else shape_of(rows)
+        shape = None if self._static is None else self._static.shape_of(rows)
         if self._static is None or shape is None:
             return _milliseconds(lambda: self._logits(self._hidden(rows)), self._device)
         return _milliseconds(self._static.sent(rows, shape).launch, self._device)
+
+    def _fixed_pass(self, kernels: bool) -> FixedPass:
+        if not kernels:
+            return GatheredPass(self._forward, self._memory, self._guesser)
+        from draft_service.engine.kernel_pass import KernelPass  # Triton: where there is a GPU
+
+        return KernelPass(self._model, self._memory, self._guesser)
 
     def _hidden(self, rows: Rows) -> Tensor:
         """Of the rows that are looked at, as the head takes it: [looks, hidden]."""
@@ -164,7 +192,22 @@ class LeanEngine:
         return None if self._shortlist is None else partial(self._shortlist.exact, hidden)
 
     def _ids(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, device=self._device)
+        return to_device(numbers, self._device)
+
+
+def _quickest(
+    precision: Precision, dtype: str, layers: int
+) -> tuple[Precision, Callable[[Tensor], Linear] | None]:
+    """What layers are held in, and what makes the head if it is not held so, too."""
+    if precision.name != "float16" or not has_int8():
+        return precision, None
+    if dtype == "auto" and layers <= _MOST_INT8_LAYERS:
+        precision = replace(precision, name="int8", make_linear=Int8Linear)
+    return precision, ShortlistHead
+
+
+def _has_kernels(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _milliseconds(work: Callable[[], object], device: torch.device) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from draft_service.engine.transfer import to_device
 from foredraft.engine.kv import BLOCK, BlockPool
 from foredraft.engine.model_config import ModelConfig
 
@@ -45,7 +46,7 @@ class SlotMemory:
         if not self._waiting:
             return
         pairs = [pair for moved in self._waiting.values() for pair in moved]
-        sources, targets = torch.tensor(pairs, device=self.entries.device).T
+        sources, targets = to_device(pairs, self.entries.device).T
         self.entries.index_copy_(3, targets, self.entries.index_select(3, sources))
         self._waiting.clear()
 

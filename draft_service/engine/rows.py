@@ -28,6 +28,7 @@ class Rows:
     """Columns of equal length, in the order of the batch, committed tokens before nodes.
 
     slots: where the entry of a row goes, counted over the whole memory.
+    firsts, lasts: the slot at which a row's sequence begins, and from there on the last one in use.
     seen: so many slots from its sequence's first on are seen by a row.
     lines: slots of the sequence that it sees behind them; none for a committed token.
     looked: places of the rows whose guesses are wanted, and how their tokens are drawn.
@@ -36,7 +37,9 @@ class Rows:
     tokens: list[int]
     positions: list[int]
     slots: list[int]
+    firsts: list[int]
     seen: list[int]
+    lasts: list[int]
     lines: list[Sequence[int]]
     pieces: list[Piece]
     looked: list[int]
@@ -50,26 +53,43 @@ class Rows:
         """Slots of the longest sequence."""
         return max(piece.used for piece in self.pieces)
 
+    @property
+    def deepest(self) -> int:
+        """Slots of the longest line."""
+        return max(map(len, self.lines))
+
 
 def rows_of(batch: Sequence[Extension]) -> Rows:
     """Lay a batch out; it has at least one row."""
-    rows = Rows([], [], [], [], [], [], [], [])
+    tokens: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    firsts: list[int] = []
+    seen: list[int] = []
+    lasts: list[int] = []
+    lines: list[Sequence[int]] = []
+    pieces: list[Piece] = []
+    looked: list[int] = []
+    looks: list[SampledRow | None] = []
     for one in batch:
-        start, first = len(rows), first_slot(one.blocks)
-        known = one.fed + len(one.committed)
-        rows.tokens.extend(one.committed)
-        rows.tokens.extend(one.nodes)
-        rows.positions.extend(range(one.fed, known))
-        rows.positions.extend([known - 1 + len(line) for line in one.lines])
-        rows.slots.extend(range(first + one.fed, first + known))
-        rows.slots.extend([first + line[-1] for line in one.lines])
-        rows.seen.extend(range(one.fed + 1, known + 1))
-        rows.seen.extend([known] * len(one.nodes))
-        rows.lines.extend([()] * len(one.committed))
-        rows.lines.extend(one.lines)
-        end = len(rows)
-        used = max([known, *(max(line) + 1 for line in one.lines)])
-        rows.pieces.append(Piece(slice(start, end), first, used))
-        rows.looked.extend(range(end - len(one.looks), end))
-        rows.looks.extend(one.looks)
-    return rows
+        start, first = len(tokens), first_slot(one.blocks)
+        used = known = one.fed + len(one.committed)
+        tokens += one.committed
+        positions += range(one.fed, known)
+        slots += range(first + one.fed, first + known)
+        seen += range(one.fed + 1, known + 1)
+        lines += [()] * len(one.committed)
+        if one.nodes:
+            tokens += one.nodes
+            positions += [known - 1 + len(line) for line in one.lines]
+            slots += [first + line[-1] for line in one.lines]
+            seen += [known] * len(one.nodes)
+            lines += one.lines
+            used = max(known, *[max(line) + 1 for line in one.lines])
+        end = len(tokens)
+        firsts += [first] * (end - start)
+        lasts += [used - 1] * (end - start)
+        pieces.append(Piece(slice(start, end), first, used))
+        looked += range(end - len(one.looks), end)
+        looks += one.looks
+    return Rows(tokens, positions, slots, firsts, seen, lasts, lines, pieces, looked, looks)

@@ -140,6 +140,10 @@ def doubted_bucket(suffix: Bucket) -> Bucket:
 
 def prior(bucket: Bucket) -> float:
     """The estimate before anything was seen."""
+    return _PRIORS[bucket]
+
+
+def _prior(bucket: Bucket) -> float:
     if bucket.level == _ANY_LEVEL:
         return _FIRST_LOOKS[bucket.rank]
     if bucket.source is Source.MODEL:
@@ -147,11 +151,18 @@ def prior(bucket: Bucket) -> float:
         return shifted(_PROBABILITY_PRIORS[level], _AGREED_SHIFTS[agreed])
     if bucket.level >= _SUFFIX_LEVELS:
         alone = _SUFFIX_BUCKETS[bucket.level - _SUFFIX_LEVELS][bucket.rank]
-        return shifted(prior(alone), _DOUBTED_SHIFT)
+        return shifted(_prior(alone), _DOUBTED_SHIFT)
     if bucket.level >= _MATCH_LEVELS:
         return _EDIT_PRIORS[bucket.level - _MATCH_LEVELS][bucket.rank]
     match, evidence = divmod(bucket.level, _EVIDENCES)
     return float(_MATCH_PRIORS[match][evidence] * _LATER_SUFFIX**bucket.rank)
+
+
+_PRIORS = {
+    bucket: _prior(bucket)
+    for level in (*_SUFFIX_BUCKETS, *_MODEL_BUCKETS, _LOOK_BUCKETS)
+    for bucket in level
+}
 
 
 class _Tally:

@@ -40,7 +40,8 @@ def look_gain(worth: float, looks: Sequence[float], tokens_per_row: float) -> fl
         looks: chances that the draft's best guess is right, its second, and so on.
         tokens_per_row: what a node must bring to be worth its row of the target's pass.
     """
-    return sum(max(0.0, worth * chance - tokens_per_row) for chance in looks)
+    gains = [worth * chance - tokens_per_row for chance in looks]
+    return sum([gain for gain in gains if gain > 0.0])
 
 
 def belongs(

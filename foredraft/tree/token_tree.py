@@ -71,13 +71,16 @@ class TokenTree:
 
     def children(self, node_id: int) -> list[int]:
         """Ids of the children of the root or of a node."""
-        return self.root_children if node_id == self.root_id else self.nodes[node_id].children
+        node = self.nodes.get(node_id)
+        return self.root_children if node is None else node.children
 
     def depth(self, node_id: int) -> int:
-        return 0 if node_id == self.root_id else self.nodes[node_id].depth
+        node = self.nodes.get(node_id)
+        return 0 if node is None else node.depth
 
     def survival(self, node_id: int) -> float:
-        return 1.0 if node_id == self.root_id else self.nodes[node_id].survival
+        node = self.nodes.get(node_id)
+        return 1.0 if node is None else node.survival
 
     def promise(self) -> float:
         """Tokens that the target is expected to take from the tree."""
@@ -108,19 +111,24 @@ class TokenTree:
 
     def add(self, parent_id: int, token: int, confidence: float, source: Source) -> Added:
         """Attach a guess below ``parent_id``."""
-        node_id, root_id = child_id(parent_id, token), self.root_id
-        if node_id in self.nodes or self._committed_child.get(parent_id) == node_id:
+        nodes, root_id = self.nodes, self.root_id
+        node_id = child_id(parent_id, token)
+        if node_id in nodes or self._committed_child.get(parent_id) == node_id:
             return Added.KNOWN
         if parent_id in self._committed_child:
             return Added.STALE
-        if parent_id != root_id and parent_id not in self.nodes:
+        parent = nodes.get(parent_id)
+        if parent is not None:
+            siblings, depth, above = parent.children, parent.depth + 1, parent.survival
+        elif parent_id == root_id:
+            siblings, depth, above = self.root_children, 1, 1.0
+        else:
             return Added.ORPHAN
-        depth = self.depth(parent_id) + 1
-        if len(self.nodes) >= self.max_nodes or depth > self.max_depth:
+        if len(nodes) >= self.max_nodes or depth > self.max_depth:
             return Added.FULL
-        survival = self.survival(parent_id) * confidence
-        self.nodes[node_id] = Node(node_id, parent_id, token, depth, confidence, survival, source)
-        self.children(parent_id).append(node_id)
+        survival = above * confidence
+        nodes[node_id] = Node(node_id, parent_id, token, depth, confidence, survival, source)
+        siblings.append(node_id)
         return Added.NEW
 
     def advance(self, tokens: Sequence[int]) -> bool:

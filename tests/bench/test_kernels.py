@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,17 @@ from bench.kernels.case import OURS, Case, Findings, Prepared, copies_for
 from bench.kernels.command import run_case
 from bench.kernels.outcome import Outcome, as_json, broken, line, missed
 from bench.kernels.registry import CASE_FILES, all_cases
-from bench.kernels.shapes import Shape
-from bench.kernels.tuning import depths, heights, loads
+from bench.kernels.shapes import LAYERS, Shape
+from bench.kernels.tuning import (
+    Timed,
+    cuts,
+    depths,
+    heights,
+    loads,
+    search,
+)
 from foredraft.cli.main import main
-from kernels.skinny_table import BF16, FP8, W8A16, untuned
+from kernels.skinny_table import BF16, FP8, GATED, W8A16, Launch, Tiling, tiling_for, untuned
 
 
 def _case(shape: str = "one", **goals) -> Case:
@@ -51,13 +58,13 @@ def test_without_triton_one_sentence_says_so(
 def test_a_kernel_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["bench", "kernels", "--only", "lm_head,nothing"])
-    assert "must be of bf16_gemm_skinny" in capsys.readouterr().err
+    assert "must be of best_guesses" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--shape", "700b"], "--shape must be a part of a shape's name, such as '8b"),
+        (["--shape", "700b"], "--shape must be a part of a shape's name, such as 'draft"),
         (["--tune", "fp8", "--only", "lm_head"], "--only must be left out beside --tune"),
         (["--tune", "fp8", "--json", "x.json"], "--json must be left out beside --tune"),
         (["--tune", "fp8", "--shape", "16 rows"], "--shape must be a part of a shape's name"),
@@ -93,16 +100,40 @@ def test_copies_together_do_not_fit_the_cache():
     assert copies_for(100) == 256
 
 
-@pytest.mark.parametrize("kind", [FP8, W8A16, BF16])
+@pytest.mark.parametrize("kind", [FP8, GATED, W8A16, BF16])
 def test_tuning_tries_what_can_be_launched(kind: str):
-    shape = Shape("8b", "o", 4096, 4096)
-    start = untuned(kind, shape.n, shape.k)
-    for step in (heights, depths, loads):
-        tilings = step(kind, shape, start)
-        assert len(set(tilings)) == len(tilings) > 2
-        for tiling in tilings:
-            assert tiling.block_n in (32, 64, 128) and tiling.warps in (4, 8)
-            assert shape.k // tiling.splits >= 256 and tiling.block_k * tiling.stages <= 2048
+    for shape in LAYERS:
+        tried = cuts(kind, shape)
+        assert len(set(tried)) == len(tried) >= 1 and (kind == GATED or len(tried) > 1)
+        rule, table = untuned(kind, shape.n, shape.k), tiling_for(kind, shape.n, shape.k)
+        pairs = [(cut.block_k, cut.splits) for cut in tried]
+        assert {(rule.block_k, rule.splits), (table.block_k, table.splits)} <= set(pairs)
+        assert all(shape.k // cut.splits >= 256 for cut in tried)
+    for start in heights(kind):
+        for launches in (depths(start), loads(start)):
+            assert launches[0] == start and len(set(launches)) == len(launches)
+            assert all(launch.block_n in (64, 128, 256) for launch in launches)
+            assert all(launch.warps in (4, 8) and launch.ahead % 16 == 0 for launch in launches)
+
+
+class ScriptedClock:
+    """Slices cost few rows and help many; a launch is as fast as it is deep."""
+
+    def compile(self, tilings: Iterable[Tiling], rows: Sequence[int]) -> None:
+        self.compiled = list(tilings)
+
+    def best(self, cut: Tiling, launches: Iterable[Launch], rows: Sequence[int]) -> Timed:
+        cost = 10.0 + cut.splits if rows[0] <= 32 else 20.0 - cut.splits
+        return min(
+            (Timed(launch, cost / launch.stages) for launch in launches), key=lambda one: one.us
+        )
+
+
+def test_tuning_weighs_few_rows_and_many():
+    found = search(FP8, Shape("8b", "o", 4096, 4096), ScriptedClock())
+    assert found.cut.splits == 1  # of 11^2 * 19, 12^2 * 18, 13^2 * 17, ..
+    assert found.tiling.few.stages == found.tiling.many.stages == 12
+    assert eval(repr(found.tiling)) == found.tiling  # what is printed is what goes into the table
 
 
 def test_goals_are_ratios_of_times_and_shares_of_bandwidth():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from bench.report import write_report
 from bench.step.cell import Cell, cells_of
 from bench.step.command import HEADING, described, line
 from bench.step.figures import flatness
+from bench.step.profile import kernel_table, profile_lines, spans_of
 from bench.step.random_weights import RandomWeights, random_config
 from foredraft.cli.main import main
 from foredraft.engine.fp8.reference_operations import ReferenceOperations
@@ -104,3 +106,31 @@ def test_without_a_gpu_one_sentence_says_so(capsys: pytest.CaptureFixture[str]) 
 def test_random_weights_need_a_whole_shape() -> None:
     with pytest.raises(ValueError, match="intermediate, heads lack"):
         random_config(Shape(layers=2, hidden=32, kv_heads=1, head_dim=16), 10)
+
+
+def test_kernels_add_up_to_the_step_though_they_overlap() -> None:
+    def event(name: str, start: float, end: float, *grid: int) -> dict[str, Any]:
+        return {
+            "cat": "kernel",
+            "name": name,
+            "ts": start,
+            "dur": end - start,
+            "args": {"grid": grid},
+        }
+
+    events = [
+        event("skinny", 0, 10, 96, 2, 1),
+        event("_norm", 6, 12, 1, 1, 1),  # in before the product has ended
+        event("void at::native::index<float>(int)", 13, 14, 2, 1, 1),
+        {"cat": "cpu_op", "name": "index", "ts": 0, "dur": 99, "args": {}},
+        event("skinny", 14, 30, 64, 4, 1),
+        event("skinny", 30, 40, 96, 2, 1),
+    ]
+    rows = kernel_table(spans_of(events), steps=2)
+    assert [(row["kernel"], row["added_us"]) for row in rows] == [
+        ("skinny 96x2x1", 10.0), ("skinny 64x4x1", 8.0), ("_norm 1x1x1", 1.0), ("index 2x1x1", 1.0),
+    ]  # fmt: skip
+    assert sum(row["added_us"] for row in rows) == 40 / 2
+    assert rows[2]["us"] == 6.0 and rows[0]["launches"] == 1.0
+    assert abs(sum(row["share"] for row in rows) - 1) < 1e-3
+    assert len(profile_lines(rows)) == len(rows)

@@ -66,6 +66,29 @@ def test_kernels_stand_beside_their_controls(tmp_path: Path) -> None:
     assert "| lm_head, three | does not run |" in text
 
 
+def test_steps_stand_beside_each_other_by_their_guesses(tmp_path: Path) -> None:
+    row = {"sequences": 1, "context": 2048, "fits": True}
+    report = {
+        "benchmark": "step",
+        "command": "foredraft bench step",
+        "machine": {"processor": "some processor", "cores": 2, "gpu": "some GPU"},
+        "versions": {},
+        "layers": 32,
+        "hidden": 4096,
+        "dtype": "fp8",
+        "steps": [
+            {**row, "nodes": 0, "ms": 2.456, "of_floor": 0.75},
+            {**row, "nodes": 8, "ms": 2.5, "of_floor": 0.73},
+            {**row, "sequences": 256, "nodes": 0, "fits": False},
+        ],
+    }
+    place = "a step of 32 layers of 4096 in fp8, 1 sequences, 2048 committed tokens each"
+    found = "2.46 / 2.50 ms (75% / 73% of the memory's speed)"
+    text = tables(tmp_path, report)
+    assert f"| {place}; 0 / 8 guesses in all | {found} | `foredraft bench step` |" in text
+    assert "256" not in text
+
+
 def test_same_ids_are_counted_over_our_own_systems(tmp_path: Path) -> None:
     text = tables(tmp_path, compare(2, same=10), compare(2, same=9))
     assert "19 of our 20 answers with guesses have the same ids" in text

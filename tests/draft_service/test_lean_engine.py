@@ -16,7 +16,6 @@ from draft_service.engine.draft_engine import DraftEngine, Extension
 from draft_service.engine.lean import LeanEngine
 from draft_service.engine.rows import rows_of
 from draft_service.engine.stand_in import RunnerEngine
-from draft_service.engine.static_pass import shape_of
 from draft_service.identity import read_target
 from draft_service.model_drafter import ModelDrafter
 from draft_service.model_pass import Evaluation
@@ -232,6 +231,17 @@ def test_moves_of_many_sequences_are_made_before_the_next_pass(tmp_path: Path) -
     assert held[start + 9] == start + 4 and held[other + 1] == other + 5
 
 
+def test_short_shapes_are_made_after_a_pass_over_a_longer_text(tmp_path: Path) -> None:
+    """Its row stays where passes find theirs, and tells of slots that a short one has not."""
+    sizes = {"layers": 1, "hidden": 16, "heads": 1, "kv_heads": 1}
+    engine = lean(make_tiny_llama(tmp_path, context=512, **sizes), static=True)
+    engine.chunk = 256  # as on a GPU
+    before = engine.pool.free_blocks
+    engine.warm_up()
+    assert engine.pool.free_blocks == before
+    assert engine._memory.entries.isfinite().all()
+
+
 def test_passes_without_a_fitting_shape_are_made_all_the_same(tmp_path: Path) -> None:
     """More rows, or longer lines, than any fixed shape has."""
     directory = make_tiny_llama(tmp_path, context=256)
@@ -244,7 +254,8 @@ def test_passes_without_a_fitting_shape_are_made_all_the_same(tmp_path: Path) ->
             blocks = fed(engine, tokens[: 80 - len(committed)], room=128)
             looks = [None] * 3
             batches.append([Extension(blocks, 80 - len(committed), committed, nodes, lines, looks)])
-        assert shape_of(rows_of(batches[1])) is None
+        assert static._static is not None
+        assert static._static.shape_of(rows_of(batches[1])) is None
         assert free.extend(batches[0]) == static.extend(batches[1])
 
 

@@ -40,7 +40,9 @@ BIAS = {IDS[5]: 2.0, IDS[9]: -50.0, next(i for i in range(3, 128) if i not in ID
 
 
 def load_draft(path: Path, target: ModelInfo) -> LeanEngine:
-    return LeanEngine.load(EngineConfig(path, kv_memory_mib=4), target)
+    engine = LeanEngine.load(EngineConfig(path, kv_memory_mib=4), target)
+    engine.warm_up()  # no graph may be captured while another thread uses the GPU
+    return engine
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from support.tiny_models import make_tiny_llama
 
 from draft_service.engine.draft_engine import Extension
 from draft_service.engine.guesser import Guesser
-from draft_service.engine.shortlist import ShortlistHead, has_shortlist
+from draft_service.engine.int8 import has_int8
+from draft_service.engine.shortlist import ShortlistHead
 from foredraft.engine.linear import HalfLinear, has_half_linear
 from foredraft.engine.sampling import SampledRow
 from foredraft.params import SamplingParams
@@ -33,7 +34,7 @@ def make_guesser(vocab: int) -> Guesser:
 
 
 @pytest.mark.skipif(
-    not (has_half_linear() and has_shortlist()), reason="the library has no such product"
+    not (has_half_linear() and has_int8()), reason="the library has no such product"
 )
 @pytest.mark.parametrize("params", CASES.values(), ids=CASES)
 def test_a_shortlist_changes_no_guess_but_at_edges(
@@ -42,7 +43,7 @@ def test_a_shortlist_changes_no_guess_but_at_edges(
     """Rows of one pass, with int8 products before float16's and without."""
     directory = make_tiny_llama(tmp_path, vocab=3000)
     short = load_own_draft(directory, device="cpu", dtype="float16")
-    monkeypatch.setattr("draft_service.engine.lean.has_shortlist", lambda: False)
+    monkeypatch.setattr("draft_service.engine.lean.has_int8", lambda: False)
     whole = load_own_draft(directory, device="cpu", dtype="float16")
     assert isinstance(short._forward._model.head, ShortlistHead)
     assert isinstance(whole._forward._model.head, HalfLinear)
@@ -79,7 +80,7 @@ def test_rough_logits_are_mended_before_they_are_compared() -> None:
     assert sure.chances[0][0] == 1.0
 
 
-@pytest.mark.skipif(not has_shortlist(), reason="the library has no such product")
+@pytest.mark.skipif(not has_int8(), reason="the library has no such product")
 def test_a_row_that_is_no_number_does_not_end_the_pass() -> None:
     """Its guesses have no chance, and its neighbour has its own."""
     weight = torch.randn(50, 32, generator=torch.Generator().manual_seed(0))

@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from bench.kernels.case import OURS, Prepared
-from bench.kernels.cases import fp8_gemm, lm_head, row_kernels, skinny_gemm
+from bench.kernels.cases import (
+    draft_kernels,
+    fp8_gate_up,
+    fp8_gemm,
+    lm_head,
+    row_kernels,
+    skinny_gemm,
+)
 from bench.kernels.shapes import Shape
 from kernels.skinny_table import BF16, FP8, W8A16
 
@@ -25,10 +32,14 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         partial(lm_head.prepare, W8A16, _SHAPE, 2),
         pytest.param(partial(lm_head.prepare, BF16, _SHAPE, 2), marks=pytest.mark.slow),
         partial(fp8_gemm.prepare, _SHAPE, 17),
+        partial(fp8_gate_up.prepare, _SHAPE, 2),
         partial(row_kernels.prepare_norm, 48, 3),
         partial(row_kernels.prepare_silu, 48, 3),
         partial(row_kernels.prepare_rows, 48, 3),
         partial(row_kernels.prepare_weight, 4, 48),
+        partial(draft_kernels.prepare_attention, (4, 2, 16), 2, 130),
+        partial(draft_kernels.prepare_guesses, 2, 60, 0.0),
+        partial(draft_kernels.prepare_guesses, 2, 60, 1.0),
     ],
     ids=[
         "fp8",
@@ -37,10 +48,14 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         "head w8a16",
         "head bf16",
         "many",
+        "gate_up",
         "norm",
         "silu",
         "rows",
         "weight",
+        "draft attention",
+        "guesses",
+        "noisy guesses",
     ],
 )
 def test_what_is_checked_holds(device: torch.device, prepare: Callable[[torch.device], Prepared]):

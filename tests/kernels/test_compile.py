@@ -27,12 +27,15 @@ def test_kernels_fit_the_processor(capability: int, memory: int, tensor_cores: s
     launched = {name.rpartition(": ")[2] for name in needs}
     assert {"_rank", "_pick", "_best_of_part", "_sample_threshold", "_tree_reroot"} <= launched
     for name, need in needs.items():
-        # Attention of many rows keeps what only its outer loop needs in memory, and little else.
-        spills = 640 if name.endswith(", 64: tree_attention_kernel") else 0
+        # Attention keeps in memory what only its outer loop needs, and little else.
+        spills = 320 if name.endswith(": tree_attention_kernel") else 0
+        if name == "lm_head 128: skinny":  # float32 logits of 128 rows at once
+            spills = 8
         assert need["spilled"] <= spills, name
         assert need["shared"] <= memory, name
         assert need["registers"] * need["warps"] * 32 <= 65536, name
         if name.startswith(("fp8", "w8a16", "bf16", "lm_head")) or "tree_attention" in name:
             assert need["tensor cores"] == [tensor_cores], name
         else:
-            assert need["tensor cores"] == (["mma.sync"] if "narrow" in name else []), name
+            few = "narrow" in name or "slot_attention" in name
+            assert need["tensor cores"] == (["mma.sync"] if few else []), name

@@ -115,7 +115,7 @@ def test_heads_are_normed_before_they_turn(device: torch.device):
     assert ((q[0, 0] - q[1, 0]).abs() <= q[1, 0].abs() * 2**-7).all()
     ours, theirs = (dequantize(x.layer(0).codes, x.layer(0).exponents) for x in shapes)
     assert _relative_error(ours, theirs) < 1e-2  # sums in another order may round a code elsewhere
-    assert _relative_error(q[0, 0], _normed_by_hand(rows, norms)) < 2**-8
+    assert _relative_error(q[0, 0].cpu(), _normed_by_hand(rows, norms)) < 2**-8
 
 
 def _normed_by_hand(rows: _Rows, norms: HeadNorms) -> Tensor:

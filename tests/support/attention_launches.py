@@ -21,9 +21,9 @@ _CONTEXT = 32768
 
 def attention_launches() -> Iterator[tuple[str, Callable[[], object]]]:
     for heads, kv_heads, head_dim in _SHAPES:
-        for rows in (1, 64):
-            trees = PagedTrees(heads, kv_heads, head_dim, (100,), (rows,))
-            yield f"attention {heads}/{kv_heads} x {head_dim}, {rows}", _attention(trees)
+        for slots in (1, 2):
+            trees = PagedTrees(heads, kv_heads, head_dim, (100,) * slots, (2,) * slots)
+            yield f"attention {heads}/{kv_heads} x {head_dim}, {slots}", _attention(trees)
     heads = kv_kernels.Heads(32, 8, 128)
     for name, prepared in {
         "rope_kv_write": kv_kernels.prepare_rope(heads, 2, _CPU),

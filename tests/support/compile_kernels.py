@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,20 +22,26 @@ from typing import Any
 import torch
 import triton
 from attention_launches import attention_launches
+from draft_launches import draft_launches
 from step_launches import launch_step
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+import kernels.early_start
 import kernels.skinny_gemm
+import kernels.tree_attention
 from kernels.bf16_gemm_skinny import bf16_gemm_skinny
+from kernels.fetch_weights import fetch_weights
+from kernels.fp8_gate_up import fp8_gate_up
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.lm_head import lm_head
 from kernels.quantize_rows import quantize_rows
 from kernels.quantize_weight import quantize_weight
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
 from kernels.silu_mul_quant import silu_mul_quant
-from kernels.skinny_table import FP8, untuned
+from kernels.skinny_table import FP8, Launch, Tiling
+from kernels.tree_layout import StepRows
 from kernels.w8a16_gemm_skinny import w8a16_gemm_skinny
 
 _K = 512
@@ -79,27 +85,35 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"quantize_rows {width}", partial(quantize_rows, x)
     for width in (14336, 28672):
         yield f"silu_mul {width}", partial(silu_mul_quant, _bf16(2, 2 * width))
+    rows = StepRows.empty(2, 4, torch.device("cpu"))
+    yield "fetch", partial(fetch_weights, FP8, _codes(256, _K), rows, 1 << 20, 4096)
     n = torch.zeros(256)
     weight, codes = _bf16(256, _K), _codes(256, _K)
-    for rows in (16, 32, 64, 128):
+    for rows in (16, 32, 64, 80, 128):
         x, x_codes, residual = _bf16(rows, _K), _codes(rows, _K), _bf16(rows, 256)
         fp8 = partial(fp8_gemm_skinny, x_codes, n[:rows], codes, n, residual=residual)
         yield f"fp8 {rows}", fp8
         yield f"w8a16 {rows}", partial(w8a16_gemm_skinny, x, codes, n, residual=residual)
         yield f"bf16 {rows}", partial(bf16_gemm_skinny, x, weight, residual=residual)
         yield f"lm_head {rows}", partial(lm_head, x, weight)
-        yield f"fp8 early {rows}", partial(fp8, tiling=replace(untuned(FP8, 256, _K), ahead=_K))
-        narrow = replace(untuned(FP8, 256, _K), block_n=32, block_k=256)
-        yield f"narrow fp8 {rows}", partial(fp8, tiling=narrow)
+        yield f"fp8 gate_up {rows}", partial(fp8_gate_up, x_codes, n[:rows], codes, n)
+        groups = torch.zeros(rows, _K // 128)
+        yield f"fp8 grouped {rows}", partial(fp8_gemm_skinny, x_codes, groups, codes, n)
+        if rows <= 80:  # wider and as high does not fit the registers
+            high = Launch(block_n=256, warps=8, stages=3)
+            deep = Tiling(block_k=256, splits=1, few=high, many=high)
+            yield f"fp8 deep {rows}", partial(fp8, tiling=deep)
     gate_up = _bf16(16, 2 * _K)
     yield "fp8 silu_mul", partial(fp8_gemm_skinny, gate_up, None, codes, n, silu_mul=True)
     yield "w8a16 silu_mul", partial(w8a16_gemm_skinny, gate_up, codes, n, silu_mul=True)
     yield from attention_launches()
+    yield from draft_launches()
 
 
 def compile_all(capability: int) -> dict[str, dict[str, Any]]:
     driver.set_active(Target(capability))
-    kernels.skinny_gemm.capability = lambda device: divmod(capability, 10)
+    for module in (kernels.early_start, kernels.skinny_gemm, kernels.tree_attention):
+        module.capability = lambda device: divmod(capability, 10)  # type: ignore[attr-defined]
     compiled = []
     compile_or_run = JITFunction.run
 
@@ -109,6 +123,8 @@ def compile_all(capability: int) -> dict[str, dict[str, Any]]:
     JITFunction.run = only_compile
     needs = {}
     for name, launch in launches():
+        if "gate_up" in name and capability < 90:
+            continue  # not launched there
         launch()
         for kernel in compiled:
             needs[f"{name}: {kernel.metadata.name}"] = _needs(kernel)

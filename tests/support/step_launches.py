@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import torch
 
 from kernels.sample_coupled import Choices, sample_coupled
 from kernels.sampling_options import SamplingOptions
+from kernels.take_changes import take_changes
 from kernels.tree_accept import tree_accept
 from kernels.tree_append import Guesses, tree_append
 from kernels.tree_layout import Commits, Picked, Sequences, StepRows, Trees
@@ -23,6 +26,8 @@ def launch_step(slots: int, rows: int, vocab: int) -> None:
     picked, commits = Picked.empty(slots, 64, _CPU), Commits.empty(slots, 33, _CPU)
     cost, allowed = torch.zeros(rows + 1, dtype=torch.float64), torch.zeros(1, dtype=torch.int32)
     workspace = SelectWorkspace.empty(slots, 64, 256, _CPU)
+    told = {field.name: getattr(sequences, field.name) for field in fields(Sequences)}
+    take_changes(told, sequences.active, sequences, trees)
     tree_append(trees, sequences, Guesses.empty(slots, 8, _CPU), 64, 32)
     tree_select(trees, sequences, cost, allowed, rows, workspace, picked)
     sample_coupled(torch.zeros(rows, vocab), options, layout, choices)

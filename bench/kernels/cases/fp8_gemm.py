@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -33,7 +34,7 @@ def cases() -> list[Case]:
 
 def prepare(shape: Shape, rows: int, device: torch.device) -> Prepared:
     weights = make_weights(FP8, shape, device, copies_for(shape.n * shape.k))
-    x = make_tokens(FP8, rows, shape.k, device)
+    x = make_tokens(FP8, rows, replace(shape, layer="any"), device)
     codes, scale = x.values, x.scale
     out = torch.empty(rows, shape.n, dtype=torch.bfloat16, device=device)
     workspace = workspace_for(FP8, weights.copies[0], rows)
@@ -56,7 +57,9 @@ def _check(weights: Weights, x: Tokens) -> Findings:
     few = slice(0, 64)
     exact = fp8_gemm_reference(x.values[few], x.scale[few], weights.copies[0], weights.scale)
     error = (result[few].double() - exact).abs().amax() / exact.abs().amax()
+    # Partial sums of terms of both signs are hardly ever larger than the largest of all sums.
+    bound = weights.k * 2**-18 + 2**-9
     return {
         "largest error, of the largest value": error.item(),
-        "errors within 2^-7 of the largest value": error.item() <= 2**-7,
+        "errors within K * 2^-18 + 2^-9 of the largest value": error.item() <= bound,
     }

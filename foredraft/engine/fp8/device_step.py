@@ -20,6 +20,7 @@ from kernels.build_inputs import build_inputs
 from kernels.kv_compact import kv_compact
 from kernels.sample_coupled import Choices, sample_coupled
 from kernels.sampling_options import SamplingOptions
+from kernels.take_changes import take_changes
 from kernels.tree_accept import tree_accept
 from kernels.tree_append import Guesses, tree_append
 from kernels.tree_layout import Commits, Picked, Sequences, Trees
@@ -192,17 +193,10 @@ class DeviceStep:
         """All launches of a step."""
         limits, inputs, rows = self.limits, prepared.inputs, prepared.inputs.rows
         most_rows = 1 + min(bucket.nodes, limits.nodes)
-        self._take_changes()
+        told = self._inbox.device
+        take_changes(told, told["changed"], self._sequences, self._trees)
         tree_append(self._trees, self._sequences, self._guesses, limits.nodes, limits.depth)
-        tree_select(
-            self._trees,
-            self._sequences,
-            self.cost,
-            self._inbox.device["allowed"],
-            len(rows.slot),
-            prepared.workspace,
-            self._picked,
-        )
+        self._select(bucket, prepared)
         build_inputs(
             self._trees,
             self._sequences,
@@ -218,14 +212,20 @@ class DeviceStep:
         kv_compact(self._model.memory, self.tables, self._commits)
         tree_reroot(self._trees, self._sequences, self._commits)
 
-    def _take_changes(self) -> None:
-        """New columns of changed slots; their trees begin empty."""
-        told = self._inbox.device
-        changed = told["changed"] != 0
-        for field in fields(Sequences):
-            column = getattr(self._sequences, field.name)
-            column.copy_(torch.where(changed, told[field.name], column))
-        self._trees.count.masked_fill_(changed, 0)
+    def _select(self, bucket: StepBucket, prepared: _Prepared) -> None:
+        if not bucket.nodes:
+            self._picked.row.zero_()
+            self._picked.count.zero_()
+            return
+        tree_select(
+            self._trees,
+            self._sequences,
+            self.cost,
+            self._inbox.device["allowed"],
+            len(prepared.inputs.rows.slot),
+            prepared.workspace,
+            self._picked,
+        )
 
     def _state(self) -> list[tuple[Tensor, Tensor]]:
         """What a step changes for the next one, and copies of it. KV is written again alike."""

@@ -26,7 +26,10 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Rows that a linear layer takes: float8_e4m3fn [rows, inputs] and float32 [rows]."""
+    """Rows that a linear layer takes: float8_e4m3fn [rows, inputs] and float32 scales.
+
+    Of a row [rows], or of each 128 of its inputs [rows, groups].
+    """
 
     codes: Tensor
     scales: Tensor
@@ -53,6 +56,10 @@ class Operations(Protocol):
         """Of a step's rows: each has the bits that it has alone."""
         ...
 
+    def gate_up(self, x: Tokens, weight: Matrix) -> Tokens:
+        """SiLU of the gates times the ups of a step's rows; each has the bits that it has alone."""
+        ...
+
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         """Of a chunk's rows, of which there are always as many: each has the bits of its place."""
         ...
@@ -66,6 +73,10 @@ class Operations(Protocol):
         head_norms: HeadNorms | None,
     ) -> Tensor:
         """Norm and turn queries and keys, write keys and values; queries [rows, heads, width]."""
+        ...
+
+    def expect(self, weight: Matrix, layer: KVLayer, inputs: Inputs) -> None:
+        """What is behind attention will be multiplied with ``weight``: it may be fetched."""
         ...
 
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:

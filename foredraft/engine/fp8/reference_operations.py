@@ -12,6 +12,7 @@ from torch import Tensor
 from foredraft.engine.fp8.inputs import Bounds, Inputs
 from foredraft.engine.fp8.operations import Matrix, Tokens
 from kernels.e4m3 import quantize_rows_reference
+from kernels.fp8_gate_up import fp8_gate_up_reference
 from kernels.fp8_gemm_skinny import fp8_gemm_reference
 from kernels.kv_layout import KVLayer
 from kernels.lm_head import lm_head_reference
@@ -54,6 +55,9 @@ class ReferenceOperations:
         )
         return made.bfloat16()
 
+    def gate_up(self, x: Tokens, weight: Matrix) -> Tokens:
+        return Tokens(*fp8_gate_up_reference(x.codes, x.scales, weight.codes, weight.scales))
+
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         return self.product(x, weight, bias)
 
@@ -72,6 +76,9 @@ class ReferenceOperations:
             qkv, turns, inputs.rows.position, inputs.place, layer, q, head_norms
         )
         return q
+
+    def expect(self, weight: Matrix, layer: KVLayer, inputs: Inputs) -> None:
+        """Nothing to fetch."""
 
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:
         out = tree_attention_reference(q, layer, inputs.tables, inputs.rows, inputs.path)

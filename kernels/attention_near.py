@@ -1,0 +1,79 @@
+"""What a row sees by itself in `kernels.tree_attention`: its last tiles, along its own path."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.attention_state import (
+    COLUMNS,
+    add_span,
+    idle_columns,
+    largest_power,
+    load_powers,
+    load_queries,
+    load_vectors,
+    nothing_seen,
+    plane_of,
+    store_partials,
+)
+from kernels.attention_tiles import TILE, far_tiles_of
+from kernels.early_start import begin
+from kernels.kv_layout import place_of
+
+_TILE, _COLUMNS = tl.constexpr(TILE), tl.constexpr(COLUMNS)
+
+
+@triton.jit
+def attend_near(
+    q, codes, exponents, tables, slot, position, depth, path,
+    part_out, part_reference, part_total,
+    row, head, rows, places, table_stride, path_stride, scale,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
+    SPAN: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The first part of one row, for the heads that share a KV head.
+
+    What does not follow from this step's layers is looked up before `begin`.
+    """
+    own = tl.load(slot + row)
+    last = tl.load(position + row)
+    context = last - tl.load(depth + row)
+    if own >= 0:
+        line, table = path + row * path_stride, tables + own * table_stride
+        first = far_tiles_of(last) * _TILE
+        place, seen = _places_along(line, table, first, context, last, SPAN)
+        begin(EARLY)
+        column = tl.arange(0, _COLUMNS)
+        used = column < GROUP
+        queries, factor = load_queries(
+            q, (row * KV_HEADS + head) * GROUP + column, used, scale, HEAD_DIM, WIDTH
+        )
+        idle = idle_columns(used)
+        keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
+        values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
+        top, peak, reference, total, out = nothing_seen(WIDTH)
+        for start in tl.range(first, last + 1, SPAN, num_stages=1):
+            powers = load_powers(key_exponents, value_exponents, place, seen)
+            k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
+            v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
+            highest = largest_power(powers, seen)
+            top, peak, reference, total, out = add_span(
+                top, peak, reference, total, out,
+                queries, factor, idle, k, v, powers, highest, False, seen[None, :],
+            )  # fmt: skip
+            place, seen = _places_along(line, table, start + SPAN, context, last, SPAN)
+        at = (head * rows + row) * GROUP
+        store_partials(
+            part_out, part_reference, part_total, at, reference, total, out, idle, HEAD_DIM, WIDTH
+        )
+
+
+@triton.jit
+def _places_along(line, table, first, context, last, SPAN: tl.constexpr):
+    """Places in the pool of SPAN positions along a path, and which are not behind its end."""
+    at = first + tl.arange(0, SPAN)
+    seen = at <= last
+    guessed = seen & (at >= context)
+    local = tl.load(line + at - context, mask=guessed, other=0)
+    return place_of(table, tl.where(guessed, context + local, at), seen, True), seen
