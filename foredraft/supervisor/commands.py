@@ -9,7 +9,6 @@ from foredraft.config import FP8, StackConfig, usable_cores, worker_environment
 from foredraft.supervisor.address import reachable
 from foredraft.supervisor.child import Child
 
-
 _DRAFT_THREADS = 1  # a small model gains little from more, and takes turns with the target
 
 
