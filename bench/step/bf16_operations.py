@@ -19,7 +19,6 @@ class Bf16Operations(KernelOperations):
     """As `Operations` says, but codes are the bfloat16 values themselves, and scales unused."""
 
     name = "Triton kernels, bfloat16 weights"
-    operands = BF16
 
     def quantize_weight(self, weight: Tensor) -> Matrix:
         return Matrix(weight.bfloat16(), weight.new_ones(len(weight), dtype=torch.float32))

@@ -32,7 +32,6 @@ import kernels.early_start
 import kernels.skinny_gemm
 import kernels.tree_attention
 from kernels.bf16_gemm_skinny import bf16_gemm_skinny
-from kernels.fetch_weights import fetch_weights
 from kernels.fp8_gate_up import fp8_gate_up
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.lm_head import lm_head
@@ -40,8 +39,7 @@ from kernels.quantize_rows import quantize_rows
 from kernels.quantize_weight import quantize_weight
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
 from kernels.silu_mul_quant import silu_mul_quant
-from kernels.skinny_table import FP8, Launch, Tiling
-from kernels.tree_layout import StepRows
+from kernels.skinny_table import Launch, Tiling
 from kernels.w8a16_gemm_skinny import w8a16_gemm_skinny
 
 _K = 512
@@ -85,8 +83,6 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"quantize_rows {width}", partial(quantize_rows, x)
     for width in (14336, 28672):
         yield f"silu_mul {width}", partial(silu_mul_quant, _bf16(2, 2 * width))
-    rows = StepRows.empty(2, 4, torch.device("cpu"))
-    yield "fetch", partial(fetch_weights, FP8, _codes(256, _K), rows, 1 << 20, 4096)
     n = torch.zeros(256)
     weight, codes = _bf16(256, _K), _codes(256, _K)
     for rows in (16, 32, 64, 80, 128):

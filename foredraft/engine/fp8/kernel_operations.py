@@ -8,8 +8,7 @@ from torch import Tensor
 from foredraft.engine.fp8.inputs import Bounds, Inputs
 from foredraft.engine.fp8.operations import Matrix, Tokens
 from kernels.attention_tiles import choose_splits
-from kernels.early_start import capability, starts_early
-from kernels.fetch_weights import fetch_weights
+from kernels.early_start import capability
 from kernels.fp8_gate_up import fp8_gate_up
 from kernels.fp8_gemm import fp8_gemm
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
@@ -26,11 +25,6 @@ from kernels.skinny_table import BF16, FP8
 from kernels.tree_attention import tree_attention
 from kernels.tree_attention_combine import Partials
 
-# Of weights while attention runs: a third of an H200's cache.
-_FETCHED_BYTES = 16 << 20
-# Of keys and values that attention reads: from here on it needs memory and cache itself.
-_BUSY_BYTES = 12 << 20
-
 
 class KernelOperations:
     """As `Operations` says.
@@ -40,12 +34,10 @@ class KernelOperations:
     """
 
     name = "Triton kernels"
-    operands = FP8  # of linear layers
 
     def __init__(self) -> None:
         self._workspaces: dict[tuple[str, torch.Size, int], Workspace] = {}
         self._partials: dict[torch.Size, Partials] = {}
-        self._beside: torch.cuda.Stream | None = None
 
     def quantize_weight(self, weight: Tensor) -> Matrix:
         return Matrix(*quantize_weight(weight))
@@ -99,20 +91,6 @@ class KernelOperations:
         rope_kv_write(qkv, turns, inputs.rows.position, inputs.place, layer, q, head_norms)
         return q
 
-    def expect(self, weight: Matrix, layer: KVLayer, inputs: Inputs) -> None:
-        """Fetches on a stream of its own, which is waited for behind the last layer only."""
-        device = weight.codes.device
-        if not starts_early(device):
-            return
-        if self._beside is None:
-            self._beside = torch.cuda.Stream(device)
-        self._beside.wait_stream(torch.cuda.current_stream(device))
-        entry = 2 * layer.codes.shape[1] * (layer.codes.shape[4] + 1)
-        with torch.cuda.stream(self._beside):
-            fetch_weights(
-                self.operands, weight.codes, inputs.rows, _FETCHED_BYTES, _BUSY_BYTES // entry
-            )
-
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:
         partials = self._partials.get(q.shape)
         if partials is None:
@@ -135,8 +113,6 @@ class KernelOperations:
         return out.flatten(1)
 
     def logits(self, x: Tensor, head: Tensor) -> Tensor:
-        if self._beside is not None:
-            torch.cuda.current_stream(x.device).wait_stream(self._beside)
         return lm_head(x, head, workspace=self.workspace(BF16, head, len(x)))
 
     def workspace(self, operands: str, weight: Tensor, rows: int) -> Workspace:

@@ -47,7 +47,6 @@ class Model:
         run, eps = self.operations, self.weights.config.rms_eps
         tokens = run.norm_quantize(x, layer.attention_norm, eps)
         qkv = run.product(tokens, layer.qkv, layer.qkv_bias)
-        run.expect(layer.out, kv, inputs)
         x = run.product(self._attended(layer, kv, qkv, inputs, bounds), layer.out, residual=x)
         inner = run.gate_up(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
         return run.product(inner, layer.down, residual=x)

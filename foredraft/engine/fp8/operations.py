@@ -75,10 +75,6 @@ class Operations(Protocol):
         """Norm and turn queries and keys, write keys and values; queries [rows, heads, width]."""
         ...
 
-    def expect(self, weight: Matrix, layer: KVLayer, inputs: Inputs) -> None:
-        """What is behind attention will be multiplied with ``weight``: it may be fetched."""
-        ...
-
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:
         """[rows, heads * head_dim]; rows of padding hold anything."""
         ...

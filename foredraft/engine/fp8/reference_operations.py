@@ -77,9 +77,6 @@ class ReferenceOperations:
         )
         return q
 
-    def expect(self, weight: Matrix, layer: KVLayer, inputs: Inputs) -> None:
-        """Nothing to fetch."""
-
     def attend(self, q: Tensor, layer: KVLayer, inputs: Inputs, bounds: Bounds) -> Tensor:
         out = tree_attention_reference(q, layer, inputs.tables, inputs.rows, inputs.path)
         return out.flatten(1).bfloat16()
