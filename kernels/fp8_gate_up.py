@@ -5,9 +5,9 @@ first::
 
     g[m, n], u[m, n] = bfloat16(sum_k x[m, k] w[n, k] * w_scale[n] * x_scale[m]), .. w[I + n] ..
     y = g / (1 + exp(-g)) * u
-    scale[m, b] = max(amax over b |y[m]|, 2^-100) / 448,  code[m, n] = e4m3(y[m, n] / scale[m, b])
+    scale[b, m] = max(amax over b |y[m]|, 2^-100) / 448,  code[m, n] = e4m3(y[m, n] / scale[b, m])
 
-In: as in `fp8_gemm_skinny`. Out: ``float8_e4m3fn [M, I]`` and float32 scales ``[M, groups]``, which
+In: as in `fp8_gemm_skinny`. Out: ``float8_e4m3fn [M, I]`` and float32 scales ``[groups, M]``, which
 `fp8_gemm_skinny` takes. A program has a group's gates and ups, so nothing of them goes through
 memory and no kernel has to look at a whole row; groups of 128 are also finer than a row. Made for
 sm_90; on sm_89 its tiles do not fit the registers.
@@ -50,7 +50,7 @@ def _write(gate, up, gate_scale, up_scale, by_token, codes, scales, n_tile, m, M
     y = silu_mul(to_bf16(gate).to(tl.float32), to_bf16(up).to(tl.float32))
     y = tl.where(inside[:, None], y, 0.0)
     scale, reciprocal = scale_of(row_amax(y, 0))
-    tl.store(scales + m * tl.num_programs(0) + n_tile, scale, mask=m < M)
+    tl.store(scales + n_tile * M + m, scale, mask=m < M)
     code = tl.trans(to_e4m3(y * reciprocal[None, :]))
     at = m[:, None].to(tl.int64) * N + n[None, :]
     tl.store(codes + at, code, mask=(m[:, None] < M) & inside[None, :])
@@ -145,7 +145,7 @@ def fp8_gate_up(
     tiling: Tiling | None = None,
     compile_only: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes ``[M, I]`` and scales ``[M, groups]``; both are made unless they are given.
+    """Codes ``[M, I]`` and scales ``[groups, M]``; both are made unless they are given.
 
     With ``compile_only`` nothing is launched, as in `skinny_gemm`.
 
@@ -159,13 +159,13 @@ def fp8_gate_up(
     inner, fp8 = n // 2, torch.float8_e4m3fn
     groups = triton.cdiv(inner, GROUP)
     codes = x.new_empty((rows, inner)) if codes is None else codes
-    scales = x_scale.new_empty((rows, groups)) if scales is None else scales
+    scales = x_scale.new_empty((groups, rows)) if scales is None else scales
     check_tensor("weight", weight, (n, k), fp8)
     check_tensor("weight_scale", weight_scale, (n,), torch.float32)
     check_tensor("x", x, (rows, k), fp8)
     check_tensor("x_scale", x_scale, (rows,), torch.float32)
     check_tensor("codes", codes, (rows, inner), fp8)
-    check_tensor("scales", scales, (rows, groups), torch.float32)
+    check_tensor("scales", scales, (groups, rows), torch.float32)
     if rows == 0:
         return codes, scales
     tiling = tiling or tiling_for(GATED, n, k)
@@ -211,4 +211,5 @@ def fp8_gate_up_reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in torch, products in float64."""
     both = fp8_gemm_reference(x, x_scale, weight, weight_scale).bfloat16()
-    return quantize_groups_reference(silu_mul_reference(both), GROUP)
+    codes, scales = quantize_groups_reference(silu_mul_reference(both), GROUP)
+    return codes, scales.T.contiguous()

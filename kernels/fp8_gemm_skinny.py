@@ -3,13 +3,13 @@
 ``out[m, n] = bfloat16(sum_k x[m, k] w[n, k] * w_scale[n] * x_scale[m] + bias[n] + residual[m, n])``
 
 ``x`` is ``float8_e4m3fn [M, K]`` with float32 ``x_scale [M]`` (`rmsnorm_residual_quant`,
-`silu_mul_quant`), or ``[M, groups]``, one per 128 columns (`fp8_gate_up`); ``weight`` is
+`silu_mul_quant`), or ``[groups, M]``, one per 128 columns (`fp8_gate_up`); ``weight`` is
 ``float8_e4m3fn [N, K]`` with float32 ``weight_scale [N]`` (`quantize_weight`). With ``silu_mul``
 ``x`` is bfloat16 ``[M, 2 K]`` instead, and SiLU(gate) * up is quantised inside, with one scale per
 token and tile of K. Any shape; M is meant to be 1 to 128.
 
 A row's bits depend on that row and the shape of ``weight`` only. Error beside that of the codes: at
-most ``2^-9 * sum |x w|`` of the sum (see `skinny_kernel`), and 2^-9 of the result, which is
+most ``2^-8 * sum |x w|`` of the sum (see `skinny_kernel`), and 2^-9 of the result, which is
 rounded once. A row whose scale is NaN is NaN, alone. Moves ``N * K`` bytes of weights, and little
 else.
 """
@@ -66,7 +66,7 @@ def fp8_gemm_reference(
     """The same in float64, not rounded."""
     scales = x_scale.double()[:, None]
     if x_scale.dim() == 2:
-        scales = x_scale.double().repeat_interleave(GROUP, dim=1)[:, : x.shape[1]]
+        scales = x_scale.double().T.repeat_interleave(GROUP, dim=1)[:, : x.shape[1]]
     product = (x.double() * scales) @ weight.double().T * weight_scale.double()
     if bias is not None:
         product = product + bias.double()

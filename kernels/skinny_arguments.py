@@ -16,8 +16,8 @@ class Extras:
     """What may be done to sums before they are written, and to tokens before they are multiplied.
 
     Attributes:
-        w_scale, x_scale: float32, one per weight row ``[N]`` and per token ``[M]``; or per token
-            and group of 128 columns ``[M, groups]``.
+        w_scale, x_scale: float32, one per weight row ``[N]`` and per token ``[M]``; or per group
+            of 128 columns and token ``[groups, M]``.
         bias: ``[N]``, float32 or bfloat16.
         residual: bfloat16 ``[M, N]``, added after all else; may be the output.
         silu_mul: ``x`` is ``[M, 2 K]``, gates first, and SiLU(gate) * up is multiplied. For FP8 it
@@ -85,7 +85,7 @@ def checked_output(
     _check("weight", weight, (n, k), (fp8 if operands in (FP8, W8A16) else bf16,))
     _check("x", x, (rows, 2 * k if extras.silu_mul else k), (fp8 if codes else bf16,))
     _check("w_scale", extras.w_scale, (n,), (f32,))
-    scales = (rows, -(-k // GROUP)) if extras.grouped else (rows,)
+    scales = (-(-k // GROUP), rows) if extras.grouped else (rows,)
     _check("x_scale", extras.x_scale, scales, (f32,))
     _check("bias", extras.bias, (n,), (f32, bf16))
     _check("residual", extras.residual, (rows, n), (bf16,))

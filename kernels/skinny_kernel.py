@@ -13,9 +13,9 @@ high, and a column of a tile is summed like any other. Columns past the last row
 nor written.
 
 Between FP8 products the tensor cores of sm_90 keep about 14 bits of a sum and cut off the rest, 32
-columns at a time. So a tile of K, at most 256 wide, is summed by itself and added in float32: the
-error is below ``BLOCK_K / 32 * 2^-12`` of ``sum |x w|``, at most 2^-9, however long K is, and far
-below that of the codes.
+columns at a time. So a tile of K is summed by itself and added in float32: the error is below 2^-10
+of ``sum |x w|`` for tiles of 128 columns and 2^-8 for those of 256, which is the most, however long
+K is, and far below that of the codes. (On an H200, where nothing cancels: 0.0008 and 0.0026.)
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ def _tile(
     w_tile,
     x_at,
     there,
-    scale_at,
-    rows,
+    scale,
     total,
     K,
     OPERANDS: tl.constexpr,
@@ -116,8 +115,7 @@ def _tile(
         else:
             total = multiply(w_tile, to_bf16(product), total, OPERANDS)
     elif GROUPED:
-        scale = tl.load(scale_at, mask=rows, other=0.0)
-        total = tl.fma(product_of(w_tile, x_tile), scale, total)
+        total = tl.fma(product_of(w_tile, x_tile), scale[None, :], total)
     else:
         total = multiply(w_tile, x_tile, total, OPERANDS)
     return total
@@ -209,8 +207,18 @@ def skinny(
         by_row = tl.load(w_scale + n, mask=n < N, other=0.0)
     if X_SCALED:
         by_token = tl.load(x_scale + m, mask=m < M, other=0.0)
+    real = (m < M)[None, :]
+    group = tl.minimum(first * BLOCK_K // _GROUP, groups - 1)
+    scale = m
+    if GROUPED:
+        scale = tl.load(x_scale + group * M + m, mask=m < M, other=0.0)
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     if TAIL_M > 0:
+        more = (tail_m < M)[None, :]
+        scale_of_tail = tail_m
+        if GROUPED:
+            tail_scale_at = x_scale + group * M + tail_m
+            scale_of_tail = tl.load(tail_scale_at, mask=tail_m < M, other=0.0)
         by_tail = tail_m
         if X_SCALED:
             by_tail = tl.load(x_scale + tail_m, mask=tail_m < M, other=0.0)
@@ -224,32 +232,25 @@ def skinny(
             w_tile = tl.load(w_at + start, eviction_policy="evict_first")
         else:
             w_tile = tl.load(w_at + start, mask=inside[None, :], other=0.0)
-        real = (m < M)[None, :]
+        # A group's scales are on their way for as long as the tile before them is multiplied.
+        group = tl.minimum((start + BLOCK_K) // _GROUP, groups - 1)
         there = real if EVEN_K else real & inside[:, None]
-        scale_at = x_at
+        next_scale = scale
         if GROUPED:
-            scale_at = x_scale + m[None, :] * groups + start // _GROUP
-        total = _tile(
-            w_tile, x_at + start, there, scale_at, real, total, K, OPERANDS, SILU_MUL, GROUPED
-        )
+            next_scale = tl.load(x_scale + group * M + m, mask=m < M, other=0.0)
+        total = _tile(w_tile, x_at + start, there, scale, total, K, OPERANDS, SILU_MUL, GROUPED)
+        scale = next_scale
         if TAIL_M > 0:
-            more = (tail_m < M)[None, :]
             beside = more if EVEN_K else more & inside[:, None]
-            tail_scale_at = tail_at
+            next_scale_of_tail = scale_of_tail
             if GROUPED:
-                tail_scale_at = x_scale + tail_m[None, :] * groups + start // _GROUP
+                tail_scale_at = x_scale + group * M + tail_m
+                next_scale_of_tail = tl.load(tail_scale_at, mask=tail_m < M, other=0.0)
             tail = _tile(
-                w_tile,
-                tail_at + start,
-                beside,
-                tail_scale_at,
-                more,
-                tail,
-                K,
-                OPERANDS,
-                SILU_MUL,
-                GROUPED,
-            )
+                w_tile, tail_at + start, beside, scale_of_tail, tail, K,
+                OPERANDS, SILU_MUL, GROUPED,
+            )  # fmt: skip
+            scale_of_tail = next_scale_of_tail
     let_next_in(EARLY)
 
     if SPLITS == 1:

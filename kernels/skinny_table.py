@@ -68,6 +68,10 @@ class Tiling:
 
 # Found by `foredraft bench kernels --tune`: (operands, N, K) to the best tiling there.
 TUNED: dict[tuple[str, int, int], Tiling] = {
+    ("gated", 28672, 4096): Tiling(128, 1, Launch(128, 8, 4, ahead=0), Launch(128, 8, 4, ahead=0)),
+    ("gated", 57344, 8192): Tiling(
+        128, 1, Launch(128, 4, 6, lets_in_first=True), Launch(128, 8, 12, tma=False)
+    ),
     ("fp8", 6144, 4096): Tiling(
         256, 1, Launch(64, 4, 6, tma=False), Launch(64, 4, 8, lets_in_first=True)
     ),

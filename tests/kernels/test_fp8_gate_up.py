@@ -28,7 +28,7 @@ def _tokens(rows: int, k: int, device: torch.device) -> tuple[torch.Tensor, torc
 
 
 def _values(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return codes.double() * scales.double().repeat_interleave(128, dim=1)[:, : codes.shape[1]]
+    return codes.double() * scales.double().T.repeat_interleave(128, dim=1)[:, : codes.shape[1]]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_groups_are_the_references(device: torch.device, rows: int, inner: int, 
     found, wanted = fp8_gate_up(*given, tiling=_TILING), fp8_gate_up_reference(*given)
     # Sums in another order may round a gate or an up, and with it a code, elsewhere.
     exact = _values(*wanted)
-    largest = wanted[1].double().repeat_interleave(128, dim=1)[:, :inner] * 448
+    largest = wanted[1].double().T.repeat_interleave(128, dim=1)[:, :inner] * 448
     assert ((_values(*found) - exact).abs() <= exact.abs() * 2**-3 + largest * 2**-8).all()
     same = found[0].view(torch.uint8) == wanted[0].view(torch.uint8)
     assert same.double().mean() > 0.95
@@ -52,7 +52,7 @@ def test_a_row_has_the_same_codes_in_any_company(device: torch.device):
     alone = fp8_gate_up(codes[5:6], scales[5:6], *weight, tiling=_TILING)
     for rows in (6, 17, 81):
         among = fp8_gate_up(codes[:rows], scales[:rows], *weight, tiling=_TILING)
-        assert same_bytes(among[0][5:6], alone[0]) and same_bytes(among[1][5:6], alone[1])
+        assert same_bytes(among[0][5:6], alone[0]) and same_bytes(among[1][:, 5:6], alone[1])
 
 
 def test_a_broken_row_stays_alone(device: torch.device):
@@ -61,7 +61,7 @@ def test_a_broken_row_stays_alone(device: torch.device):
     whole = fp8_gate_up(codes, scales, *weight, tiling=_TILING)
     scales[1] = torch.nan
     broken = fp8_gate_up(codes, scales, *weight, tiling=_TILING)
-    assert broken[1][1].isnan().all() and broken[0][1].float().isnan().all()
+    assert broken[1][:, 1].isnan().all() and broken[0][1].float().isnan().all()
     for row in (0, 2):
         assert same_bytes(broken[0][row], whole[0][row])
 
@@ -70,12 +70,13 @@ def test_a_product_takes_groups(device: torch.device):
     x = torch.randn(18, 300, generator=torch.Generator().manual_seed(1)).to(device)
     x[:, 128:256] *= 50
     codes, scales = quantize_groups_reference(x, 128)
+    scales = scales.T.contiguous()
     weight = _weight(70, 300, device)
     exact = fp8_gemm_reference(codes, scales, *weight)
     found = fp8_gemm_skinny(codes, scales, *weight, tiling=_SPLIT)
     bound = 2**-8 * (_values(codes, scales).abs() @ weight[0].double().abs().T * weight[1])
     assert ((found.double() - exact).abs() <= exact.abs() * 2**-8 + bound * 2**-2).all()
-    alone = fp8_gemm_skinny(codes[4:5].clone(), scales[4:5].clone(), *weight, tiling=_SPLIT)
+    alone = fp8_gemm_skinny(codes[4:5], scales[:, 4:5].contiguous(), *weight, tiling=_SPLIT)
     assert same_bytes(found[4:5], alone)
 
 
@@ -87,4 +88,4 @@ def test_what_does_not_fit_is_named(device: torch.device):
         fp8_gate_up(codes, scales[:1], weight, by_row)
     with pytest.raises(ValueError, match="block_k must divide 128"):
         wide = Tiling(256, 1, _LAUNCH, _LAUNCH)
-        fp8_gemm_skinny(codes, scales[:, None].contiguous(), weight, by_row, tiling=wide)
+        fp8_gemm_skinny(codes, scales[None].contiguous(), weight, by_row, tiling=wide)

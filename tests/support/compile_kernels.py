@@ -93,7 +93,7 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"bf16 {rows}", partial(bf16_gemm_skinny, x, weight, residual=residual)
         yield f"lm_head {rows}", partial(lm_head, x, weight)
         yield f"fp8 gate_up {rows}", partial(fp8_gate_up, x_codes, n[:rows], codes, n)
-        groups = torch.zeros(rows, _K // 128)
+        groups = torch.zeros(_K // 128, rows)
         yield f"fp8 grouped {rows}", partial(fp8_gemm_skinny, x_codes, groups, codes, n)
         if rows <= 80:  # wider and as high does not fit the registers
             high = Launch(block_n=256, warps=8, stages=3)

@@ -28,7 +28,7 @@ class Matrix:
 class Tokens:
     """Rows that a linear layer takes: float8_e4m3fn [rows, inputs] and float32 scales.
 
-    Of a row [rows], or of each 128 of its inputs [rows, groups].
+    Of a row [rows], or of each 128 inputs of a row [groups, rows].
     """
 
     codes: Tensor
