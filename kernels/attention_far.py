@@ -105,7 +105,7 @@ def attend_far(
                 bring_vectors_near(values, block * _BLOCK + inner, then, HEAD_DIM)
             begin(EARLY)
             vector = (row * KV_HEADS + head) * GROUP + column % GROUP
-            queries, factor = load_queries(q, vector, mine > 0, scale, HEAD_DIM, WIDTH)
+            queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
             idle = idle_columns(mine > 0)
             top, peak, reference, total, out = nothing_seen(WIDTH)
             stop = tl.minimum(first + size, end)
@@ -125,7 +125,7 @@ def attend_far(
                 highest = _highest_power(own_powers, span, mine, whole, SPAN)
                 top, peak, reference, total, out = add_span(
                     top, peak, reference, total, out,
-                    queries, factor, idle, k, v, own_powers, highest, whole, visible,
+                    queries, scale, idle, k, v, own_powers, highest, whole, visible,
                 )  # fmt: skip
                 if span + 1 == stop:
                     store_partials(
