@@ -23,7 +23,6 @@ from kernels.early_start import begin
 from kernels.kv_layout import BLOCK
 
 _TILE, _COLUMNS, _BLOCK = tl.constexpr(TILE), tl.constexpr(COLUMNS), tl.constexpr(BLOCK)
-_NO_SIZE = tl.constexpr(2**30)
 
 
 @triton.jit
@@ -68,15 +67,17 @@ def attend_far(
     """
     head, part = share // (shares // KV_HEADS), share % (shares // KV_HEADS)
     column = part * _COLUMNS + tl.arange(0, _COLUMNS)
-    used = column // GROUP < tl.load(count + own)
-    first_row = tl.load(start + own)
-    row = first_row + column // GROUP
-    base = (head * rows + first_row) * GROUP + part * _COLUMNS
+    its_rows, root = tl.load(count + own), tl.load(start + own)
+    used = column // GROUP < its_rows
+    row = root + column // GROUP
+    base = (head * rows + root) * GROUP + part * _COLUMNS
     vectors = rows * (KV_HEADS * GROUP)
     far = far_tiles_of(tl.load(position + row, mask=used, other=0))
+    # No row stands above its root, and sizes grow with positions.
+    fewest = far_tiles_of(tl.load(position + root, mask=its_rows > 0, other=0))
+    smallest = split_size_of(spans_of(fewest, SPAN), MOST_SPLITS)
+    largest = split_size_of(spans_of(tl.max(far, 0), SPAN), MOST_SPLITS)
     sizes = split_size_of(spans_of(far, SPAN), MOST_SPLITS)
-    smallest = tl.min(tl.where(used, sizes, _NO_SIZE), 0)
-    largest = tl.max(tl.where(used, sizes, 0), 0)
     table = tables + own * table_stride
     keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
     values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
@@ -84,7 +85,6 @@ def attend_far(
     for size in range(smallest, largest + 1):
         mine = tl.where(used & (sizes == size), far, 0)
         tiles = tl.max(mine, 0)
-        fewest = tl.min(tl.where(mine > 0, mine, tiles), 0)
         spans = spans_of(tiles, SPAN)
         splits = tl.cdiv(spans, size)
         split = splits * piece // pieces

@@ -8,6 +8,7 @@ import triton.language as tl
 from kernels.attention_state import (
     COLUMNS,
     add_span,
+    bring_vectors_near,
     idle_columns,
     largest_power,
     load_powers,
@@ -43,13 +44,16 @@ def attend_near(
         line, table = path + row * path_stride, tables + own * table_stride
         first = far_tiles_of(last) * _TILE
         place, seen = _places_along(line, table, first, context, last, SPAN)
+        keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
+        values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
+        if EARLY:
+            bring_vectors_near(keys, place, seen, HEAD_DIM)
+            bring_vectors_near(values, place, seen, HEAD_DIM)
         begin(EARLY)
         column = tl.arange(0, _COLUMNS)
         used = column < GROUP
         vector = (row * KV_HEADS + head) * GROUP + column
         queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
-        keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
-        values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
         powers = load_powers(key_exponents, value_exponents, place, seen)
         k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
         v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)

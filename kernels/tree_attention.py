@@ -59,7 +59,7 @@ def tree_attention(
     """Attend in one layer, whose entries of this step are written.
 
     Args:
-        q: bfloat16 [rows, heads, head_dim].
+        q: bfloat16 [rows, heads, head_dim]; a row with a value from 65,520 on is NaN.
         tables: int32 [slots, blocks]: block tables.
         rows: of the step; none stands more than TILE below its root.
         path: int32 [rows, longest]: local rows of a row's ancestors by depth, itself last; what
