@@ -108,7 +108,7 @@ def attend_far(
             queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
             idle = idle_columns(mine > 0)
             top, peak, reference, total, out = nothing_seen(WIDTH)
-            stop = tl.minimum(first + size, end)
+            opened, stop = first, tl.minimum(first + size, end)
             at = base + (split + 1) * vectors
             for span in range(first, end):
                 tile = _tiles_of(span, SPAN)
@@ -128,11 +128,13 @@ def attend_far(
                     queries, scale, idle, k, v, own_powers, highest, whole, visible,
                 )  # fmt: skip
                 if span + 1 == stop:
+                    sees = mine > opened * SPAN // _TILE
                     store_partials(
-                        part_out, part_reference, part_total, at, reference, total, out, idle,
+                        part_out, part_reference, part_total, at, reference, total, out, sees,
                         HEAD_DIM, WIDTH,
                     )  # fmt: skip
                     top, peak, reference, total, out = nothing_seen(WIDTH)
+                    opened = stop
                     stop = tl.minimum(stop + size, end)
                     at += vectors
 

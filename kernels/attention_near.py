@@ -72,7 +72,7 @@ def attend_near(
             )  # fmt: skip
         at = (head * rows + row) * GROUP
         store_partials(
-            part_out, part_reference, part_total, at, reference, total, out, idle, HEAD_DIM, WIDTH
+            part_out, part_reference, part_total, at, reference, total, out, used, HEAD_DIM, WIDTH
         )
 
 

@@ -165,17 +165,17 @@ def _key_powers(powers):
 
 @triton.jit
 def store_partials(
-    part_out, part_reference, part_total, first, reference, total, out, idle,
+    part_out, part_reference, part_total, first, reference, total, out, sees,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Write the columns that have seen anything to places from ``first`` on of `Partials`.
+    """Write the columns that ``sees`` names to places from ``first`` on of `Partials`.
 
-    What has seen anything has weights that do not sum to zero; nothing else tells so many threads
-    as cheaply which columns are written.
+    Which they are is told to the threads that write by sums of weights that are not zero: nothing
+    else costs the loop before it as little. Where a query is infinite all may be zero.
     """
     lane = tl.arange(0, WIDTH)
     at = first + tl.arange(0, _COLUMNS)
-    total = tl.where(idle == 0.0, total, 0.0)  # for a key that is not finite spares no column
+    total = tl.where(sees, tl.where(total == 0.0, float("nan"), total), 0.0)
     held = total != 0.0
     inside = held[:, None] & (lane < HEAD_DIM)[None, :]
     tl.store(part_reference + at, reference, mask=held)
