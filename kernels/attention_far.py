@@ -23,7 +23,6 @@ from kernels.early_start import begin
 from kernels.kv_layout import BLOCK
 
 _TILE, _COLUMNS, _BLOCK = tl.constexpr(TILE), tl.constexpr(COLUMNS), tl.constexpr(BLOCK)
-_NO_SIZE = tl.constexpr(2**30)
 
 
 @triton.jit
@@ -68,15 +67,17 @@ def attend_far(
     """
     head, part = share // (shares // KV_HEADS), share % (shares // KV_HEADS)
     column = part * _COLUMNS + tl.arange(0, _COLUMNS)
-    used = column // GROUP < tl.load(count + own)
-    first_row = tl.load(start + own)
-    row = first_row + column // GROUP
-    base = (head * rows + first_row) * GROUP + part * _COLUMNS
+    its_rows, root = tl.load(count + own), tl.load(start + own)
+    used = column // GROUP < its_rows
+    row = root + column // GROUP
+    base = (head * rows + root) * GROUP + part * _COLUMNS
     vectors = rows * (KV_HEADS * GROUP)
     far = far_tiles_of(tl.load(position + row, mask=used, other=0))
+    # No row stands above its root, and sizes grow with positions.
+    fewest = far_tiles_of(tl.load(position + root, mask=its_rows > 0, other=0))
+    smallest = split_size_of(spans_of(fewest, SPAN), MOST_SPLITS)
+    largest = split_size_of(spans_of(tl.max(far, 0), SPAN), MOST_SPLITS)
     sizes = split_size_of(spans_of(far, SPAN), MOST_SPLITS)
-    smallest = tl.min(tl.where(used, sizes, _NO_SIZE), 0)
-    largest = tl.max(tl.where(used, sizes, 0), 0)
     table = tables + own * table_stride
     keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
     values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
@@ -84,7 +85,6 @@ def attend_far(
     for size in range(smallest, largest + 1):
         mine = tl.where(used & (sizes == size), far, 0)
         tiles = tl.max(mine, 0)
-        fewest = tl.min(tl.where(mine > 0, mine, tiles), 0)
         spans = spans_of(tiles, SPAN)
         splits = tl.cdiv(spans, size)
         split = splits * piece // pieces
@@ -105,10 +105,10 @@ def attend_far(
                 bring_vectors_near(values, block * _BLOCK + inner, then, HEAD_DIM)
             begin(EARLY)
             vector = (row * KV_HEADS + head) * GROUP + column % GROUP
-            queries, factor = load_queries(q, vector, mine > 0, scale, HEAD_DIM, WIDTH)
+            queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
             idle = idle_columns(mine > 0)
             top, peak, reference, total, out = nothing_seen(WIDTH)
-            stop = tl.minimum(first + size, end)
+            opened, stop = first, tl.minimum(first + size, end)
             at = base + (split + 1) * vectors
             for span in range(first, end):
                 tile = _tiles_of(span, SPAN)
@@ -125,14 +125,16 @@ def attend_far(
                 highest = _highest_power(own_powers, span, mine, whole, SPAN)
                 top, peak, reference, total, out = add_span(
                     top, peak, reference, total, out,
-                    queries, factor, idle, k, v, own_powers, highest, whole, visible,
+                    queries, scale, idle, k, v, own_powers, highest, whole, visible,
                 )  # fmt: skip
                 if span + 1 == stop:
+                    sees = mine > opened * SPAN // _TILE
                     store_partials(
-                        part_out, part_reference, part_total, at, reference, total, out, idle,
+                        part_out, part_reference, part_total, at, reference, total, out, sees,
                         HEAD_DIM, WIDTH,
                     )  # fmt: skip
                     top, peak, reference, total, out = nothing_seen(WIDTH)
+                    opened = stop
                     stop = tl.minimum(stop + size, end)
                     at += vectors
 

@@ -8,6 +8,7 @@ import triton.language as tl
 from kernels.attention_state import (
     COLUMNS,
     add_span,
+    bring_vectors_near,
     idle_columns,
     largest_power,
     load_powers,
@@ -17,11 +18,11 @@ from kernels.attention_state import (
     plane_of,
     store_partials,
 )
-from kernels.attention_tiles import TILE, far_tiles_of
+from kernels.attention_tiles import NEAR, TILE, far_tiles_of
 from kernels.early_start import begin
 from kernels.kv_layout import place_of
 
-_TILE, _COLUMNS = tl.constexpr(TILE), tl.constexpr(COLUMNS)
+_TILE, _NEAR, _COLUMNS = tl.constexpr(TILE), tl.constexpr(NEAR), tl.constexpr(COLUMNS)
 
 
 @triton.jit
@@ -43,29 +44,35 @@ def attend_near(
         line, table = path + row * path_stride, tables + own * table_stride
         first = far_tiles_of(last) * _TILE
         place, seen = _places_along(line, table, first, context, last, SPAN)
+        keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
+        values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
+        if EARLY:
+            bring_vectors_near(keys, place, seen, HEAD_DIM)
+            bring_vectors_near(values, place, seen, HEAD_DIM)
         begin(EARLY)
         column = tl.arange(0, _COLUMNS)
         used = column < GROUP
-        queries, factor = load_queries(
-            q, (row * KV_HEADS + head) * GROUP + column, used, scale, HEAD_DIM, WIDTH
-        )
+        vector = (row * KV_HEADS + head) * GROUP + column
+        queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
+        powers = load_powers(key_exponents, value_exponents, place, seen)
+        k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
+        v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
         idle = idle_columns(used)
-        keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
-        values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
         top, peak, reference, total, out = nothing_seen(WIDTH)
-        for start in tl.range(first, last + 1, SPAN, num_stages=1):
-            powers = load_powers(key_exponents, value_exponents, place, seen)
-            k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
-            v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
+        for span in tl.static_range(_NEAR * _TILE // SPAN):
+            if span > 0:
+                place, seen = _places_along(line, table, first + span * SPAN, context, last, SPAN)
+                powers = load_powers(key_exponents, value_exponents, place, seen)
+                k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
+                v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
             highest = largest_power(powers, seen)
             top, peak, reference, total, out = add_span(
                 top, peak, reference, total, out,
-                queries, factor, idle, k, v, powers, highest, False, seen[None, :],
+                queries, scale, idle, k, v, powers, highest, False, seen[None, :],
             )  # fmt: skip
-            place, seen = _places_along(line, table, start + SPAN, context, last, SPAN)
         at = (head * rows + row) * GROUP
         store_partials(
-            part_out, part_reference, part_total, at, reference, total, out, idle, HEAD_DIM, WIDTH
+            part_out, part_reference, part_total, at, reference, total, out, used, HEAD_DIM, WIDTH
         )
 
 

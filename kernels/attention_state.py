@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import INTERPRETED
-from kernels.kv_layout import exponent_of, power_of_two, widen
+from kernels.kv_layout import widen
 
 COLUMNS = 64
 
@@ -38,24 +38,19 @@ _PREFETCH = tl.constexpr("""{
 
 
 @triton.jit
-def load_queries(q, vector, used, scale, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Vectors of ``q`` by number, zeros where not used, and what their scores are multiplied by.
+def load_queries(q, vector, used, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Vectors of ``q`` by number, zeros where not used: [columns, WIDTH].
 
-    Keys become float16 by one instruction, bfloat16 by four: so queries are float16 here, under a
-    power of two each as keys are. What is lost of a value is below 2^-32 of its vector's largest.
-
-    Returns:
-        [columns, WIDTH] and [columns], ``scale`` included.
+    Keys become float16 by one instruction, bfloat16 by four: so queries are float16 here. Below
+    2^-14 they are off by up to 2^-25, which no score feels; from 65,520 on they are infinite.
     """
     lane = tl.arange(0, WIDTH)
     inside = used[:, None] & (lane < HEAD_DIM)[None, :]
     queries = tl.load(q + vector[:, None] * HEAD_DIM + lane[None, :], mask=inside, other=0.0)
     queries = queries.to(tl.float32)
-    exponent = exponent_of(tl.max(tl.abs(queries), 1))
-    queries *= power_of_two(-exponent)[:, None]
     if not INTERPRETED:
         queries = queries.to(tl.float16)
-    return queries, power_of_two(exponent) * scale
+    return queries
 
 
 @triton.jit
@@ -68,7 +63,7 @@ def nothing_seen(WIDTH: tl.constexpr):
 
 @triton.jit
 def add_span(
-    top, peak, reference, total, out, queries, factor, idle, k, v, powers, largest, whole, visible
+    top, peak, reference, total, out, queries, scale, idle, k, v, powers, largest, whole, visible
 ):  # fmt: skip
     """The state with a span more.
 
@@ -77,7 +72,7 @@ def add_span(
     is rounded to float16, by 2^-12 of itself at most, or by 2^-40 of that largest one.
 
     Args:
-        factor: of scores, by column.
+        scale: of scores, which are powers of two.
         idle: what `idle_columns` gives.
         k, v: codes [tokens, WIDTH], finite where no column sees a token.
         powers: of the tokens' vectors, as `load_powers` gives them.
@@ -92,8 +87,8 @@ def add_span(
     peak = tl.maximum(peak, largest)
     base = tl.where(top == float("-inf"), 0.0, top)  # of a column that sees nothing yet
     before = reference
-    reference = base * factor + idle + (peak - (_BIAS + _ROOM)).to(tl.float32)
-    weights = tl.exp2(tl.fma(scores, factor[:, None], -reference[:, None]))
+    reference = base * scale + idle + (peak - (_BIAS + _ROOM)).to(tl.float32)
+    weights = tl.exp2(tl.fma(scores, scale, -reference[:, None]))
     fading = tl.exp2(before - reference)
     total = total * fading + tl.sum(weights, 1)
     weights *= (powers & _EXPONENT_BITS).to(tl.float32, bitcast=True)[None, :]
@@ -170,17 +165,17 @@ def _key_powers(powers):
 
 @triton.jit
 def store_partials(
-    part_out, part_reference, part_total, first, reference, total, out, idle,
+    part_out, part_reference, part_total, first, reference, total, out, sees,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Write the columns that have seen anything to places from ``first`` on of `Partials`.
+    """Write the columns that ``sees`` names to places from ``first`` on of `Partials`.
 
-    What has seen anything has weights that do not sum to zero; nothing else tells so many threads
-    as cheaply which columns are written.
+    Which they are is told to the threads that write by sums of weights that are not zero: nothing
+    else costs the loop before it as little. Where a query is infinite all may be zero.
     """
     lane = tl.arange(0, WIDTH)
     at = first + tl.arange(0, _COLUMNS)
-    total = tl.where(idle == 0.0, total, 0.0)  # for a key that is not finite spares no column
+    total = tl.where(sees, tl.where(total == 0.0, float("nan"), total), 0.0)
     held = total != 0.0
     inside = held[:, None] & (lane < HEAD_DIM)[None, :]
     tl.store(part_reference + at, reference, mask=held)

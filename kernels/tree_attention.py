@@ -16,8 +16,8 @@ splits a program takes, one after another, follows from what all sequences have;
 Read per KV head: 2 (head_dim + 1) bytes per token of context, once per COLUMNS rows and heads,
 and per token of a row's own tiles; partial results are 4 (head_dim + 2) bytes per row, head and
 split, written and read. Against float64 on the dequantised values the error is at most
-2^-11 sum_i P_i |v_i| and 2^-40 of the largest value per token, and 2^-8 |out| more where ``out`` is
-bfloat16. Values below 2^-95 count as zeros.
+2^-11 sum_i P_i |v_i| and, per token, 2^-40 of the largest value or of 2^-71; and 2^-8 |out| more
+where ``out`` is bfloat16. Where scores reach 2^23 a row may be NaN.
 
 A launch may begin before the kernel ahead has ended (`kernels.early_start`). Until then it reads
 rows, paths, tables and far keys and values, which no kernel of a step's layers writes.
@@ -59,7 +59,7 @@ def tree_attention(
     """Attend in one layer, whose entries of this step are written.
 
     Args:
-        q: bfloat16 [rows, heads, head_dim].
+        q: bfloat16 [rows, heads, head_dim]; a row with a value from 65,520 on is NaN.
         tables: int32 [slots, blocks]: block tables.
         rows: of the step; none stands more than TILE below its root.
         path: int32 [rows, longest]: local rows of a row's ancestors by depth, itself last; what

@@ -235,6 +235,18 @@ def test_what_is_not_finite_reaches_its_descendants_only(device: torch.device):
     assert broken[2, 1].isnan().all()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about infinities
+def test_a_row_with_an_infinite_query_is_nan(device: torch.device):
+    """Even where all its scores are the lowest there are; its neighbours do not feel it."""
+    random = torch.Generator().manual_seed(14)
+    tree = random_tree(_SMALL, 200, (-1, 0), random)
+    tree.committed[0, ..., 0], tree.entries[:, 0, :, 0] = -1.0, -1.0
+    tree.q[1, 0, 0] = torch.inf
+    out = _attend([tree], _SMALL, device)
+    assert out[1, 0].isnan().all()
+    assert out.isnan().flatten(2).any(dim=2).tolist() == [[False, False], [True, False]]
+
+
 @pytest.mark.parametrize("spread", [2, 20], ids=str)
 def test_values_of_any_size_meet(device: torch.device, spread: int):
     """A value's power of two is applied before sums, a key's before the softmax."""
