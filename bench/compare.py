@@ -240,7 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-tokens", type=two_or_more, default=64, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="DIR|ID")
-    parser.add_argument("--draft", default="auto", metavar=DRAFT_NAMES)
+    parser.add_argument("--draft", default="none", metavar=DRAFT_NAMES)
     parser.add_argument("--dtype", choices=TARGET_DTYPES, default="auto")
     parser.add_argument(
         "--speculation",

@@ -273,7 +273,7 @@ class Drafter:
         if share.resting:
             sequence.answered = sequence.announced = True
         elif not sequence.answered:
-            sequence.await_model(self._will_look(sequence))
+            sequence.await_model(share.waited_for and self._will_look(sequence))
             working = self._grow_above(sequence, share.answer)
             sequence.answered = not working
         if sequence.answered and sequence.awaits_model:
@@ -318,6 +318,9 @@ class Drafter:
             self._agenda.due[key] = self._sequences[key]
         for sequence in self._sequences.values():
             model.release(sequence)
+            if sequence.awaits_model:
+                sequence.await_model(False)
+                grow(sequence, self._share(sequence).answer)
         self._agenda.drop_model()
 
     def _flush(self) -> list[Answer]:

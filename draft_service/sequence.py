@@ -166,9 +166,14 @@ class DraftSequence:
             self._suffix_options.setdefault(parent_id, []).extend(found)
         options = self.options(parent_id)
         if self.awaits_model and parent_id not in self.evaluated:
-            estimate = self.calibration.estimate
-            return [option for option in options if estimate(option.bucket) >= _SURE]
+            depth = self.tree.depth(parent_id) + 1
+            return [option for option in options if self._is_sure(option, depth)]
         return options
+
+    def _is_sure(self, option: Option, depth: int) -> bool:
+        """True for what the model has said, and for what needs no word of it."""
+        said = option.bucket.source is Source.MODEL
+        return said or self.calibration.estimate(option.bucket, depth) >= _SURE
 
     def options(self, parent_id: int) -> list[Option]:
         """All that is known of what follows the root or a node, nodes or not."""

@@ -41,6 +41,11 @@ class Share:
         return cls(replace(answer, min_survival=least), ahead, per_ms, per_row)
 
     @property
+    def waited_for(self) -> bool:
+        """A step of the target waits for the answer, or nothing else is done until it is needed."""
+        return self.tokens_per_ms > 0.0 or self.ahead is None
+
+    @property
     def resting(self) -> bool:
         """No guesses are wanted: commits are followed, and that is all."""
         return self.answer.max_nodes_per_sequence == 0

@@ -37,16 +37,25 @@ class Answerer:
         eos: ids that end an answer, and are its last token.
         length: most tokens of a prompt and its answer together.
         most: most tokens of an answer.
+        longest: most tokens of a prompt, if that is known to be less than ``length``.
     """
 
     def __init__(
-        self, decoder: Decoder, head: Tensor, eos: Sequence[int], rows: int, length: int, most: int
+        self,
+        decoder: Decoder,
+        head: Tensor,
+        eos: Sequence[int],
+        rows: int,
+        length: int,
+        most: int,
+        longest: int | None = None,
     ) -> None:
         self._length = length
         self._most = most
         self._eos = torch.tensor(list(eos), dtype=torch.int64, device=head.device)
         # The longest prompt decides where answers begin, and the shortest how long they may be.
-        self._steps = _Steps(decoder, head, rows, -(-(length + most) // BUCKET) * BUCKET)
+        slots = (length if longest is None else longest) + most
+        self._steps = _Steps(decoder, head, rows, -(-slots // BUCKET) * BUCKET)
 
     @torch.no_grad()
     def answer(

@@ -21,6 +21,7 @@ from draft_service.training.pair import load_pair, use_device
 from draft_service.training.prompt_ids import Ids
 from draft_service.training.settings import derived_seed, write_whole
 from draft_service.training.stopped import Stopped
+from draft_service.training.within_memory import within_memory
 from foredraft.chat_template import ChatTemplate
 from foredraft.engine.model_config import check_whole, read_model_config
 from foredraft.params import InvalidField
@@ -62,12 +63,17 @@ def make_prompts(settings: PromptSettings, stop: Event) -> int:
     check_whole(settings.target)
     shape = read_model_config(settings.target)
     openings = opening_ids(settings.target, settings.begins)
-    length = max(map(len, openings)) + settings.most
-    if length > shape.context_length:
-        raise InvalidField("--max-tokens", f"within the target's context, {shape.context_length}")
+    longest = max(map(len, openings))
+    room = shape.context_length - longest
+    if room < 1:
+        raise InvalidField("--begin", f"shorter than the target's context, {shape.context_length}")
+    if settings.most > room:
+        raise InvalidField("--max-tokens", f"at most {room}, which --begin leaves of the context")
+    length = longest + settings.most
     pair = load_pair(settings.target, (0,), use_device(settings.device), length)
-    rows = min(settings.batch, settings.count)
-    answerer = Answerer(pair.decoder, pair.head, shape.eos_token_ids, rows, length, settings.most)
+    rows, eos = min(settings.batch, settings.count), shape.eos_token_ids
+    with within_memory("--batch"):
+        answerer = Answerer(pair.decoder, pair.head, eos, rows, length, settings.most, longest)
     tokenizer = read_tokenizer(settings.target)
     found: dict[str, None] = {}
     for begins, made in _batches(settings, openings, answerer, stop):
@@ -76,6 +82,8 @@ def make_prompts(settings: PromptSettings, stop: Event) -> int:
                 text = begin + tokenizer.decode(ids[:-1], skip_special_tokens=True)
                 found[text.replace(_BROKEN, "").strip()] = None
     found.pop("", None)
+    if not found:
+        raise InvalidField("--max-tokens", "more: no prompt ended within it")
     lines = (json.dumps({"prompt": text}, ensure_ascii=False) + "\n" for text in found)
     write_whole(settings.output, "".join(lines).encode())
     return len(found)

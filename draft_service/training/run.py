@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -32,6 +30,7 @@ from draft_service.training.settings import (
 from draft_service.training.stopped import Stopped
 from draft_service.training.trainer import Material, Trainer
 from draft_service.training.vocabulary import answer_counts, choose_vocabulary, save_vocabulary
+from draft_service.training.within_memory import within_memory
 from foredraft.engine.model_config import ModelConfig, check_whole, read_model_config
 from foredraft.params import InvalidField
 from foredraft.tokenizer_hash import read_tokenizer
@@ -71,7 +70,7 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
         eos, room = shape.eos_token_ids, (settings.length, settings.max_answer)
         return Answerer(pair.decoder, pair.head, eos, rows, *room)
 
-    with _within_memory("--answer-batch"):
+    with within_memory("--answer-batch"):
         answers, held_out = make_answers(settings, prompts, make_answerer, stop, say)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # keys and values of all these answers are not needed any more
@@ -82,7 +81,7 @@ def train_draft(settings: TrainSettings, stop: Event, say: Say) -> None:
         ids=torch.from_numpy(ids).to(pair.device, torch.int64),
     )
     progress = ProgressLog(settings.work / LOG)
-    with _within_memory("--batch"):
+    with within_memory("--batch"):
         Trainer(settings, pair, material, progress).run(stop)
     _publish(settings, pair, progress.lines(), ids, _facts(pair, layers, prompts, answers, ids))
     last = progress.lines()[-1].agreement
@@ -106,14 +105,6 @@ def _hold(settings: TrainSettings, layers: tuple[int, ...]) -> None:
         except OSError as error:
             raise InvalidField(option, f"a folder: {directory}: {error.strerror}") from None
         hold_to(directory / "settings.json", identity, option)
-
-
-@contextmanager
-def _within_memory(option: str) -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise InvalidField(option, "smaller: the device's memory does not hold it") from error
 
 
 def _check_length(settings: TrainSettings, shape: ModelConfig) -> None:

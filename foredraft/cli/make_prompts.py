@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from threading import Event
 
@@ -59,9 +60,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     configure_logging(NAME, args.log_level)
-    if not args.output.parent.is_dir() or args.output.is_dir():
-        allowed = f"a file in a folder that is there, not {str(args.output)!r}"
+    folder = args.output.parent
+    if args.output.exists() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        allowed = f"a new file in a folder to write to, not {str(args.output)!r}"
         raise InvalidField("--output", allowed)
+    if 0.0 in args.temperatures:
+        raise InvalidField("--temperatures", "above 0: else all prompts with one beginning are one")
     package = load_training(NAME, "draft_service.training.made_prompts")
     settings = package.PromptSettings(
         target=find_model(args.target, "--target"),
@@ -87,3 +91,5 @@ def _run(args: argparse.Namespace) -> int:
         return INTERRUPTED
     except UnsupportedModel as error:
         raise CommandError(f"{settings.target}: {error}") from error
+    except OSError as error:
+        raise CommandError(f"{settings.output} cannot be written: {error.strerror}") from error

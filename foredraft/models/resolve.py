@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import tempfile
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from foredraft.models.fetch import ModelError, fetch_gguf
 from foredraft.models.publish import publish
 from foredraft.params import InvalidField
 from foredraft.tokenizer_hash import read_tokenizer
+
+logger = logging.getLogger(__name__)
 
 _CONVERSION_MODULES = ("gguf", "numpy", "safetensors")
 _DRAFT_MODULES = ("numpy", "safetensors")
@@ -45,7 +48,7 @@ def resolve_draft(
     """The directory of the draft ``name`` for ``model``, as a user writes them after the options.
 
     "none" is None; "auto" the draft that is shipped for the model, unpacked once, or None where
-    none is; anything else is as in `resolve_model`.
+    none is or it cannot be unpacked; anything else is as in `resolve_model`.
 
     Raises:
         InvalidField: as in `resolve_model`.
@@ -62,7 +65,11 @@ def resolve_draft(
     _need(_DRAFT_MODULES, f"the draft of model {target.name} must be unpacked")
     from foredraft.models.draft_unpacking import unpack_draft
 
-    return unpack_draft(file, target)
+    try:
+        return unpack_draft(file, target)
+    except ModelError as error:  # nobody has asked for it: it costs speed only
+        logger.warning("no draft model: %s", error)
+        return None
 
 
 def wants_draft(name: str, model: str) -> bool:

@@ -24,7 +24,9 @@ def make_children(
     draft_arguments = ["--listen", draft, "--target", str(config.model), *common]
     if config.suffix_store:
         draft_arguments += ["--suffix-store", str(config.suffix_store)]
-    if config.draft is not None:
+    if config.draft is None:
+        draft_arguments += ["--model", "none"]
+    else:
         dtype = "auto" if config.dtype == FP8 else config.dtype
         draft_arguments += ["--model", str(config.draft), "--dtype", dtype]
         draft_arguments += ["--kv-memory-mib", str(config.draft_kv_memory_mib)]

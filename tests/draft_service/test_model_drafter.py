@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from support.plain_decoding import decode
@@ -515,3 +516,21 @@ def test_few_messages_per_root(directory, runner, pieces) -> None:
         assert target.complete
         commit_all(drafter, [target])
     assert 1 < most <= 5
+
+
+def test_a_model_that_fails_leaves_no_guess_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waited for its word is part of the answer all the same."""
+    directory = make_tiny_llama(tmp_path, context=512)
+    target = read_target(directory)
+    engine = load_draft(directory, target)
+    drafter = Drafter(target, Limits(4, 24, 8), ModelDrafter(engine, target))
+    monkeypatch.setattr(engine, "extend", None)
+    drafter.handle(1, DraftBudget(24, 8, 0.02))
+    text = (5, 6, 7, 9, 11, 5)  # 6 followed 5 once, which says little
+    answers = drafter.handle(1, OpenSequences((OpenSequence(1, 0, text, SamplingParams()),)))
+    while drafter.busy:
+        answers += drafter.draft()
+    groups = [group for answer in answers for group in answer.content.batches[0].groups]
+    assert groups[-1].complete and 6 in [token for group in groups for token in group.tokens]

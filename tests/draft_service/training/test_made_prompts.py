@@ -72,10 +72,19 @@ def test_a_stopped_run_writes_nothing(tmp_path: Path, target: Path) -> None:
 def test_what_cannot_be_is_told_by_name(
     tmp_path: Path, target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(InvalidField, match=r"^--max-tokens must be within the target's context"):
+    with pytest.raises(InvalidField, match=r"^--max-tokens must be at most \d+, which"):
         make_prompts(settings_in(tmp_path, target, most=1_000_000), Event())
-    arguments = ["make-prompts", "--target", str(target), "--count", "3", "--max-tokens", "4"]
-    assert main([*arguments, "--output", str(tmp_path / "no" / "file")]) == 2
-    assert "--output must be a file in a folder that is there" in capsys.readouterr().err
-    assert main([*arguments, "--output", str(tmp_path / "made.jsonl"), "--device", "cpu"]) == 0
-    assert f"{tmp_path / 'made.jsonl'}: " in capsys.readouterr().out
+    arguments = ["make-prompts", "--target", str(target), "--count", "40", "--max-tokens", "90"]
+    with pytest.raises(InvalidField, match=r"^--begin must be shorter than the target's context"):
+        make_prompts(settings_in(tmp_path, target, begins=("why " * 999,)), Event())
+    with pytest.raises(InvalidField, match=r"^--max-tokens must be more: no prompt ended"):
+        make_prompts(settings_in(tmp_path, target, most=1, count=1), Event())
+    for wrong in (tmp_path / "no" / "file", Path("/dev/null"), tmp_path):
+        assert main([*arguments, "--output", str(wrong)]) == 2
+        assert "--output must be a new file in a folder to write to" in capsys.readouterr().err
+    output = tmp_path / "made.jsonl"
+    assert main([*arguments, "--output", str(output), "--temperatures", "0"]) == 2
+    assert "--temperatures must be above 0" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert main([*arguments, "--output", str(output), "--device", "cpu"]) == 0
+    assert f"{output}: " in capsys.readouterr().out
