@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foredraft.policy.balance import Balance, Way, Window
+from foredraft.policy.balance import FIRST_WAY, Balance, Way, Window
 from foredraft.policy.promise import Promises
 
 # After a change, for as long as both last: what is in flight was made the old way.
@@ -37,7 +37,7 @@ class Balancer:
         self._sums = _Sums()
         self._promises = Promises()
         self._settling_steps, self._settling_ms = 0, 0.0
-        self.way = Way.HELD
+        self.way = FIRST_WAY
 
     def stepped(
         self,
@@ -91,8 +91,9 @@ class Balancer:
             and sums.tokens >= _LEAST_TOKENS
             and sums.milliseconds >= _LEAST_MS
         )
-        if enough or balance.best_rate * sums.milliseconds - sums.tokens_each > _MOST_LOST:
-            bound = sums.steps / max(sums.bound_ms, 1e-3)
+        bound = sums.steps / max(sums.bound_ms, 1e-3)
+        known = balance.best_rate or bound  # at first: what plain decoding cannot exceed
+        if enough or known * sums.milliseconds - sums.tokens_each > _MOST_LOST:
             window = Window(self.way, sums.tokens_each, sums.milliseconds, bound, sums.settling_ms)
             self._balances[self._size] = balance = balance.after(window)
             self._sums = _Sums()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from foredraft.config import GatewayConfig
 from foredraft.params import Schedule, Speculation
-from foredraft.policy.balance import Way
+from foredraft.policy.balance import FIRST_WAY, Way
 from foredraft.policy.pace import Prices
 from foredraft.wire.messages import (
     Commit,
@@ -57,7 +57,7 @@ class Budgets:
         self._drafters: dict[int, DraftBudget] = {}  # what each may do where guesses are wanted
 
     def verify_up(self, worker: int) -> None:
-        self._ways[worker] = Way.HELD
+        self._ways[worker] = FIRST_WAY
         self._pricings[worker] = Pricing()
         if self._config.speculation is Speculation.OFF:
             self._ways[worker] = Way.PLAIN

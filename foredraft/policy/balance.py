@@ -27,6 +27,10 @@ class Way(Enum):
     PLAIN = "plain"  # none are made
 
 
+# It needs no history, and is best where both models compute with the same cores.
+FIRST_WAY = Way.SERIAL
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Some steps in a row, run one way.
@@ -63,7 +67,7 @@ class Balance:
     way: how the next window is to be run.
     """
 
-    way: Way = Way.HELD
+    way: Way = FIRST_WAY
     records: Mapping[Way, Record] = field(default_factory=dict)
 
     @property
@@ -83,9 +87,10 @@ class Balance:
         }
         records[window.way] = Record(rate)
         best = _best(records, self.way)
-        lost_ms = (window.settling_ms + window.milliseconds) * (
-            1 - window.rate / records[best].rate
-        )
+        possible = records[best].rate
+        if not self.records:  # there is nothing better to compare the first one with
+            possible = max(possible, window.bound)
+        lost_ms = (window.settling_ms + window.milliseconds) * (1 - window.rate / possible)
         # The best way gets a rest, too: it counts from when another one takes its place.
         rest_ms = max(lost_ms / _TRIAL_SHARE, _LEAST_REST * window.milliseconds)
         records[window.way] = Record(rate, rest_ms)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from foredraft.policy.balance import Way
+from foredraft.policy.balance import FIRST_WAY, Way
 from gateway.balancer import Balancer
 
 TOKENS_PER_STEP = {Way.HELD: 2.0, Way.FREE: 3.0, Way.SERIAL: 4.0, Way.PLAIN: 1.0}
@@ -39,7 +39,7 @@ def test_settles_on_what_brings_the_most() -> None:
 def test_steps_that_say_nothing_do_not_count(period_ms: float, speculating: int) -> None:
     balancer = Balancer()
     ways = {balancer.stepped(8, speculating, speculating, 0, period_ms, 19.0) for _ in range(500)}
-    assert ways == {Way.HELD}
+    assert ways == {FIRST_WAY}
 
 
 def test_each_size_of_batch_has_its_own_balance() -> None:
@@ -83,3 +83,13 @@ def test_promises_that_are_not_kept_count_for_less() -> None:
         speculates = balancer.way is not Way.PLAIN
         balancer.stepped(1, 1, 1, 2.0 * speculates, 12.0 if speculates else 10.0, 9.5)
     assert balancer.way is Way.PLAIN
+
+
+def test_a_first_way_that_loses_is_left_at_once() -> None:
+    """A drafter that is slow keeps nobody waiting for a whole window."""
+    balancer = Balancer()
+    steps = 0
+    while balancer.way is FIRST_WAY:
+        balancer.stepped(1, 1, 2, 1, 120.0, 17.5)
+        steps += 1
+    assert steps <= 4

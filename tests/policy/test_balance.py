@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from foredraft.policy.balance import Balance, Way, Window
+from foredraft.policy.balance import FIRST_WAY, Balance, Way, Window
 
 Costs = dict[Way, tuple[float, float]]  # tokens per step and milliseconds per step
 
@@ -66,3 +66,10 @@ def test_guesses_that_gain_nothing_are_not_made() -> None:
 def test_what_lost_much_rests_long() -> None:
     _, _, by_way = run(Balance(), POOR, 100_000)
     assert by_way[Way.SERIAL] < 0.02 * 100_000
+
+
+def test_a_first_way_that_loses_against_plain_decoding_rests_long() -> None:
+    window = Window(FIRST_WAY, tokens=2.0, milliseconds=100.0, bound=0.1)
+    good = Window(FIRST_WAY, tokens=20.0, milliseconds=100.0, bound=0.1)
+    poor, rich = (Balance().after(one).records[FIRST_WAY].rest_ms for one in (window, good))
+    assert poor == pytest.approx(0.8 * 100.0 / 0.004) and rich == 20 * 100.0
