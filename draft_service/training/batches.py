@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from draft_service.training.answers import Answers
-from draft_service.training.decoder import group_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +36,22 @@ class Windows:
 class Batch:
     """Windows on the device that computes.
 
-    tokens, positions: int64 [windows, length]; visible: bool [windows, length, length].
+    tokens, positions: int64 [windows, length]; places: int16, as `Windows` has them.
+    runs: int32, where what belongs together begins in the flattened windows, and their end.
     answered: int64, places of the answered rows in the flattened windows.
     """
 
     tokens: Tensor
     positions: Tensor
-    visible: Tensor
+    places: Tensor
+    runs: Tensor
     answered: Tensor
 
-    def mask(self, group: int, dtype: torch.dtype) -> Tensor:
-        """For a model with ``group`` query heads per KV head."""
-        return group_mask(self.visible, group, dtype)
+    def visible(self) -> Tensor:
+        """Each token sees what came before it in its own answer: bool [windows, length, length]."""
+        length = self.places.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=self.places.device).tril_()
+        return (self.places[:, :, None] == self.places[:, None, :]) & causal
 
 
 def pack(lengths: Sequence[int], room: int) -> list[list[int]]:
@@ -115,16 +118,22 @@ def moved(array: NDArray[np.generic], device: torch.device) -> Tensor:
 
 
 def to_device(windows: Windows, rows: NDArray[np.int64] | slice, device: torch.device) -> Batch:
-    """The windows of ``rows``; each token sees what came before it in its own answer."""
-    places = moved(windows.places[rows], device)
-    length = places.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
+    """The windows of ``rows``."""
+    places = windows.places[rows]
     return Batch(
         tokens=moved(windows.tokens[rows], device).long(),
         positions=moved(windows.positions[rows], device).long(),
-        visible=(places[:, :, None] == places[:, None, :]) & causal,
+        places=moved(places, device),
+        runs=moved(_runs(places), device),
         answered=moved(np.flatnonzero(windows.answered[rows]), device),
     )
+
+
+def _runs(places: NDArray[np.int16]) -> NDArray[np.int32]:
+    """The first token of each run of equal places, [runs + 1]; what follows the last one is one."""
+    begins = np.ones(places.shape, dtype=np.bool_)
+    np.not_equal(places[:, 1:], places[:, :-1], out=begins[:, 1:])
+    return np.append(np.flatnonzero(begins), places.size).astype(np.int32)
 
 
 @lru_cache(maxsize=2)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 
 from foredraft.engine.model_config import ModelConfig
 
@@ -186,5 +187,26 @@ def attend_within(mask: Tensor) -> Attend:
 
     def attend_rows(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k.transpose(1, 2), v.transpose(1, 2), mask)
+
+    return attend_rows
+
+
+def attend_in_runs(runs: Tensor, longest: int) -> Attend:
+    """Causal attention within runs of rows, by flash attention: a GPU, and 16 bits a number.
+
+    Args:
+        runs: int32 [runs + 1], where each run begins in the flattened rows, and their end.
+        longest: most rows of a run.
+    """
+
+    def attend_rows(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        batch, rows, _, group, _ = q.shape
+        queries = q.flatten(2, 3).flatten(0, 1)
+        keys, values = (kv.flatten(0, 1).repeat_interleave(group, dim=1) for kv in (k, v))
+        found = varlen_attn(
+            queries, keys, values, runs, runs, longest, longest, window_size=(-1, 0)
+        )
+        assert isinstance(found, Tensor)
+        return found.view(batch, rows, -1)
 
     return attend_rows

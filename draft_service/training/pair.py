@@ -12,7 +12,15 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from draft_service.training.batches import Batch
-from draft_service.training.decoder import Decoder, Turns, attend_within, lay_out
+from draft_service.training.decoder import (
+    Attend,
+    Decoder,
+    Turns,
+    attend_in_runs,
+    attend_within,
+    group_mask,
+    lay_out,
+)
 from draft_service.training.prune import prune
 from foredraft.engine.device import choose_device
 from foredraft.engine.model_config import ModelConfig, read_model_config
@@ -53,9 +61,14 @@ class Pair:
             return self._rows(draft, batch).float()
 
     def _rows(self, decoder: Decoder, batch: Batch) -> Tensor:
-        mask = batch.mask(self.shape.group, self.dtype)
-        hidden = decoder(batch.tokens, batch.positions, attend_within(mask))
+        hidden = decoder(batch.tokens, batch.positions, self._attend(batch))
         return hidden.flatten(0, 1).index_select(0, batch.answered)
+
+    def _attend(self, batch: Batch) -> Attend:
+        """On a GPU nothing is computed that a mask would hide: most of a window of many answers."""
+        if self.device.type == "cuda" and self.dtype != torch.float32:
+            return attend_in_runs(batch.runs, batch.tokens.shape[1])
+        return attend_within(group_mask(batch.visible(), self.shape.group, self.dtype))
 
 
 def load_pair(

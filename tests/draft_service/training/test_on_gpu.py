@@ -9,13 +9,15 @@ from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.tiny_models import make_tiny_model
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from draft_service.training.answerer import Answerer, _Steps
-from draft_service.training.decoder import attend, group_mask
+from draft_service.training.batches import Windows, to_device
+from draft_service.training.decoder import attend, attend_in_runs, attend_within, group_mask
 from draft_service.training.objective import distillation_loss
 from draft_service.training.pair import Pair, load_pair
 from draft_service.training.progress_log import ProgressLog
@@ -82,6 +84,24 @@ def test_the_memory_efficient_kernel_takes_every_shape(
         length = wanted.norm(dim=-1)  # of a row that sees itself alone the gradient is 0
         wrong = (found - wanted).norm(dim=-1) / (length + length.mean())
         assert wrong.max() < (0.03 if dtype is torch.bfloat16 else 0.001)
+
+
+def test_runs_attend_to_what_a_mask_shows() -> None:
+    torch.manual_seed(0)
+    places = torch.tensor([[1] * 70 + [2] * 130 + [0] * 56, [1] * 3 + [2] * 1 + [0] * 252])
+    q = torch.randn(2, 256, 3, 3, 64, device=GPU, dtype=torch.bfloat16, requires_grad=True)
+    k, v = torch.randn(2, 2, 256, 3, 64, device=GPU, dtype=torch.bfloat16)
+    windows = Windows(*[places.numpy().astype(np.int16)] * 3, answered=np.zeros((2, 256), bool))
+    batch = to_device(windows, slice(0, 2), GPU)
+    exact = q.detach().double().requires_grad_()
+    mask = group_mask(batch.visible(), 3, torch.float64)
+    wanted = attend_within(mask)(0, exact, k.double(), v.double())
+    found = attend_in_runs(batch.runs, 256)(0, q, k, v)
+    shown = (places > 0)[..., None].to(GPU)  # nobody asks for what follows the last answer
+    torch.testing.assert_close(found * shown, (wanted * shown).to(found), atol=0.02, rtol=0.02)
+    [ours] = torch.autograd.grad((found * shown).float().square().sum(), q)
+    [theirs] = torch.autograd.grad((wanted * shown).square().sum(), exact)
+    assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
 
 def with_gradient(

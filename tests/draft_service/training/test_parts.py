@@ -21,7 +21,7 @@ from draft_service.training import objective
 from draft_service.training.answer_bar import AnswerBar
 from draft_service.training.answerer import Answerer
 from draft_service.training.answers import Answers
-from draft_service.training.batches import Batch, lay_out_windows, pack, rows_of, to_device
+from draft_service.training.batches import Batch, Windows, lay_out_windows, pack, rows_of, to_device
 from draft_service.training.decoder import Turn
 from draft_service.training.evaluation import Examination, walk
 from draft_service.training.learning_rate import learning_rate
@@ -78,6 +78,14 @@ def test_with_all_layers_the_draft_is_the_target(tmp_path: Path) -> None:
     assert (found.top1, found.top4, found.coupled1, found.coupled2) == (1.0, 1.0, 1.0, 1.0)
     lengths = windows.answered.sum(axis=1)
     assert found.chain5 == lengths.sum() / sum(-(-int(length) // 6) for length in lengths)
+
+
+def test_runs_are_the_answers_in_a_batch_of_windows() -> None:
+    places = np.array([[1, 1, 2, 2, 2, 0, 0], [1, 1, 1, 1, 1, 1, 1]], dtype=np.int16)
+    windows = Windows(places, places, places, places > 5)
+    batch = to_device(windows, slice(0, 2), CPU)
+    assert batch.runs.tolist() == [0, 2, 5, 7, 14] and batch.runs.dtype == torch.int32
+    assert batch.visible().sum(dim=2).tolist() == [[1, 2, 1, 2, 3, 1, 2], [1, 2, 3, 4, 5, 6, 7]]
 
 
 def test_in_bfloat16_the_draft_learns_in_float32(tmp_path: Path) -> None:
