@@ -91,7 +91,7 @@ class Examination:
         noise [noisy rows, 2]."""
         draft = self._pair.draft_rows(part.given)
         hits = []
-        for piece in pieces(len(draft), len(self._guessing)):
+        for piece in pieces(len(draft), self._guessing):
             logits = functional.linear(draft[piece], self._guessing)
             hits.append(_among(part.wanted[piece], self._ids[logits.topk(_BEST, dim=-1).indices]))
         scores = functional.linear(draft[part.noisy], self._guessing).add_(part.noise)
@@ -135,7 +135,7 @@ def _best(head: Tensor, target: Tensor) -> Tensor:
     """The target's greedy ids, int64 [rows]."""
     found = [
         functional.linear(target[piece], head).argmax(dim=-1)
-        for piece in pieces(len(target), len(head))
+        for piece in pieces(len(target), head)
     ]
     return torch.cat(found)
 

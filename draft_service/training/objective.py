@@ -17,12 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-MOST_LOGITS = 2**25  # of one piece; three of that size are there at once, in float32
+# Of one piece; three of that size are there at once, in float32. A GPU has the memory, and what it
+# waits for is the next launch.
+MOST_LOGITS, MOST_LOGITS_GPU = 2**25, 2**27
 
 
-def pieces(rows: int, vocabulary: int) -> Iterator[slice]:
-    """Cuts rows such that a piece has at most `MOST_LOGITS` logits, or one row."""
-    size = max(1, MOST_LOGITS // vocabulary)
+def pieces(rows: int, head: Tensor) -> Iterator[slice]:
+    """Cuts rows such that a piece has at most so many logits, or one row."""
+    most = MOST_LOGITS_GPU if head.is_cuda else MOST_LOGITS
+    size = max(1, most // len(head))
     for first in range(0, rows, size):
         yield slice(first, first + size)
 
@@ -44,7 +47,7 @@ class _Distillation(torch.autograd.Function):
     def forward(ctx: Any, draft: Tensor, target: Tensor, head: Tensor) -> Tensor:
         rows, total = len(draft), draft.new_zeros((), dtype=torch.float32)
         gradient = torch.empty_like(draft)
-        for piece in pieces(rows, len(head)):
+        for piece in pieces(rows, head):
             wanted = _logits(target[piece], head).softmax(dim=-1)
             logs = _logits(draft[piece], head).log_softmax(dim=-1)
             total -= torch.dot(wanted.flatten(), logs.flatten())
