@@ -14,9 +14,11 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.peer import PeerAnswer
 from bench.report import check_output, write_report
 from bench.values import names_of, two_or_more
 from foredraft.aio import AsyncClient
@@ -30,7 +32,7 @@ from foredraft.cli.options import (
 )
 from foredraft.config import TARGET_DTYPES, StackConfig
 from foredraft.models.catalog import DEFAULT_MODEL
-from foredraft.params import SamplingParams, Speculation, check_params
+from foredraft.params import InvalidField, SamplingParams, Speculation, check_params
 from foredraft.prompt_file import Chat, read_prompts
 from foredraft.request import ChatMessage
 from foredraft.supervisor.stack import StackError, running_stack
@@ -38,6 +40,7 @@ from gateway.tokenizer import Tokenizer
 
 PLAIN = "plain"
 _MODES = tuple(mode.name.lower() for mode in Speculation)
+_PEERS = ("transformers", "llama.cpp")
 _PEER_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -77,6 +80,8 @@ def main(arguments: list[str]) -> int:
     check_params(params)
     for mode in args.speculation:
         read_speculation(mode, args.draft, args.model)
+    if "llama.cpp" in args.peer and args.peer_gguf is None:
+        raise InvalidField("--peer-gguf", "the same model as a GGUF file, for --peer llama.cpp")
     check_output(args.json)
     chats = read_prompts(args.prompts, args.limit, option="--prompts")
     model, draft = find_models(args.model, args.draft)
@@ -149,22 +154,31 @@ def _own_systems(client: AsyncClient, args: argparse.Namespace) -> dict[str, Sys
 
 
 def _peer_systems(model: Path, args: argparse.Namespace) -> dict[str, System]:
-    if args.peer is None:
-        return {}
-    from bench.transformers_peer import TransformersPeer
+    systems: dict[str, System] = {}
+    if "transformers" in args.peer:
+        from bench.transformers_peer import TransformersPeer
 
-    peer = TransformersPeer(model, args.peer_dtype)
+        name = f"transformers {args.peer_dtype}"
+        transformers = TransformersPeer(model, args.peer_dtype)
+        for label, lookup in ((name, False), (f"{name} lookup", True)):
+            systems[label] = _peer(label, partial(transformers.generate, lookup=lookup), args)
+    if "llama.cpp" in args.peer:
+        from bench.llama_cpp_peer import LlamaCppPeer
 
-    def system(name: str, lookup: bool) -> System:
-        async def answer(number: int, prompt: Sequence[int]) -> Sample:
-            found = peer.generate(prompt, args.max_tokens, lookup=lookup)
-            ids = found.token_ids
-            return Sample(name, number, len(ids), found.seconds, found.first_seconds, 0, ids)
+        label = f"llama.cpp {args.peer_gguf.stem.rpartition('.')[2]}"
+        systems[label] = _peer(label, LlamaCppPeer(args.peer_gguf).generate, args)
+    return systems
 
-        return answer
 
-    name = f"transformers {args.peer_dtype}"
-    return {name: system(name, False), f"{name} lookup": system(f"{name} lookup", True)}
+def _peer(
+    name: str, generate: Callable[[Sequence[int], int], PeerAnswer], args: argparse.Namespace
+) -> System:
+    async def answer(number: int, prompt: Sequence[int]) -> Sample:
+        found = generate(prompt, args.max_tokens)
+        ids = found.token_ids
+        return Sample(name, number, len(ids), found.seconds, found.first_seconds, 0, ids)
+
+    return answer
 
 
 async def _prompt_ids(model: Path, chats: list[Chat]) -> list[Sequence[int]]:
@@ -249,7 +263,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODES",
         help=f"modes beside plain, with commas: {', '.join(_MODES)}",
     )
-    parser.add_argument("--peer", choices=("transformers",), help="another system to measure")
+    parser.add_argument(
+        "--peer",
+        type=names_of(_PEERS),
+        default=(),
+        metavar="NAMES",
+        help=f"other systems to measure, with commas: {', '.join(_PEERS)}",
+    )
     parser.add_argument("--peer-dtype", choices=_PEER_DTYPES, default="bfloat16")
+    parser.add_argument(
+        "--peer-gguf", type=Path, metavar="FILE", help="the same model, for llama.cpp"
+    )
     parser.add_argument("--json", type=Path, metavar="OUT")
     return parser

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from bench.peer import PeerAnswer
 from foredraft.config import usable_cores
 
 
@@ -25,13 +26,6 @@ class _Clock:
 
     def end(self) -> None:
         return
-
-
-@dataclass(frozen=True, slots=True)
-class PeerAnswer:
-    token_ids: list[int]
-    seconds: float
-    first_seconds: float
 
 
 class TransformersPeer:

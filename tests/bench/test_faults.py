@@ -68,6 +68,8 @@ def test_options_of_both(
         (("--temperature", -1), "temperature must be a number from 0 to 100"),
         (("--dtype", "int4"), "--dtype: invalid choice: 'int4'"),
         (("--peer-dtype", "int4"), "--peer-dtype: invalid choice: 'int4'"),
+        (("--peer", "vllm"), "--peer: must be of transformers, llama.cpp, with commas"),
+        (("--peer", "llama.cpp"), "--peer-gguf must be the same model as a GGUF file"),
     ],
 )
 def test_options_of_compare(
