@@ -134,8 +134,7 @@ def walk(right: Sequence[bool], depth: int) -> int:
 def _best(head: Tensor, target: Tensor) -> Tensor:
     """The target's greedy ids, int64 [rows]."""
     found = [
-        functional.linear(target[piece], head).argmax(dim=-1)
-        for piece in pieces(len(target), head)
+        functional.linear(target[piece], head).argmax(dim=-1) for piece in pieces(len(target), head)
     ]
     return torch.cat(found)
 
