@@ -21,7 +21,7 @@ from foredraft.telemetry.context import read_parent, span_context, write_parent
 from foredraft.telemetry.sample import Sample
 from foredraft.telemetry.setup import current_tracing
 from foredraft.wire.errors import Unavailable
-from foredraft.wire.messages import Commit, StepResult
+from foredraft.wire.messages import Commit, StepResult, StepTimings
 from gateway.plan import Plan
 from gateway.turns import Turn, Turns, step_us
 
@@ -39,8 +39,8 @@ _LARGEST = 2**63  # no attribute can be a larger whole number
 
 
 @dataclass(slots=True)
-class _Durations:
-    """Microseconds of a step, or of all of them."""
+class _Totals:
+    """Microseconds of all steps."""
 
     held: int = 0
     queue: int = 0
@@ -50,12 +50,14 @@ class _Durations:
 
 
 @dataclass(slots=True)
-class _Step:
-    """One of the request's: what its event will say."""
+class _Shown:
+    """A step that will have an event; ``arrived`` is a value of `perf_counter`."""
 
-    at_ns: int
     number: int
-    us: _Durations
+    timings: StepTimings
+    arrived: float
+    queue_us: int
+    hop_us: int = 0
     tokens: int = 0
 
 
@@ -116,9 +118,10 @@ class RecordedTrace(Trace):
         self._first_us = 0
         self._ahead_us = 0
         self._turns = Turns()
-        self._newest: _Step | None = None
-        self._steps: Sample[_Step] = Sample(MOST_STEPS)
-        self._totals = _Durations()
+        self._hop_us = 0  # of the newest step, so far
+        self._shown: _Shown | None = None  # the newest step, if it is one of the sample
+        self._sample: Sample[_Shown] = Sample(MOST_STEPS)
+        self._totals = _Totals()
         self._stats: list[Stats] = []
         self._finishes: list[str] = []
         self._unavailable = False
@@ -172,29 +175,31 @@ class RecordedTrace(Trace):
             self._first_us = _us(now - self._began)
         own = step_us(step.timings)
         self._turns.stepped(commit, own, step.timings.held_us, arrived)
-        newest = self._newest
-        if newest is None or arrived != self._last:
-            newest = self._new_step(step, own, arrived)
-        handled = _us(now - arrived)
-        self._totals.hop += handled - newest.us.hop
-        newest.us.hop = handled
-        newest.tokens += len(commit.tokens)
+        if arrived != self._last:  # choices that share a step share its event
+            self._new_step(step, own, arrived)
+        hop_us = _us(now - arrived)
+        self._totals.hop += hop_us - self._hop_us
+        self._hop_us = hop_us
+        if self._shown is not None:
+            self._shown.hop_us = hop_us
+            self._shown.tokens += len(commit.tokens)
 
-    def _new_step(self, step: StepResult, own: int, arrived: float) -> _Step:
-        """Choices of the request that share a step share its event."""
+    def _new_step(self, step: StepResult, own: int, arrived: float) -> None:
         timings, totals = step.timings, self._totals
         # Steps that arrive late arrive close together: what one waited, the next ones did not.
         waited = _us(arrived - self._last) - timings.held_us - own + self._ahead_us
         self._ahead_us = min(0, waited)
         self._last = arrived
-        us = _Durations(timings.held_us, max(0, waited), timings.forward_us, timings.sample_us)
-        totals.held += us.held
-        totals.queue += us.queue
-        totals.forward += us.forward
-        totals.sample += us.sample
-        self._newest = made = _Step(time.time_ns(), step.step, us)
-        self._steps.offer(made)
-        return made
+        queue_us = max(0, waited)
+        totals.held += timings.held_us
+        totals.queue += queue_us
+        totals.forward += timings.forward_us
+        totals.sample += timings.sample_us
+        self._hop_us = 0
+        self._shown = None
+        if self._sample.wants():
+            self._shown = _Shown(step.step, timings, arrived, queue_us)
+            self._sample.keep(self._shown)
 
     def finished(self, reason: FinishReason | None, stats: Stats) -> None:
         """Called once for every choice."""
@@ -206,8 +211,10 @@ class RecordedTrace(Trace):
         """Put what was seen on the span, nothing of it once for every choice."""
         if self._opened_ns:
             self._span.add_event(names.OPENED, timestamp=self._opened_ns)
-        for step in self._steps.kept:
-            self._span.add_event(names.STEP, _event(step), step.at_ns)
+        now, now_ns = time.perf_counter(), time.time_ns()
+        for shown in self._sample.kept:
+            at = now_ns - round((now - shown.arrived) * 1e9)
+            self._span.add_event(names.STEP, _event(shown), at)
         if self._finishes:
             self._tell_silences()
             self._span.add_event(names.FINISHED, timestamp=self._finished_ns)
@@ -237,7 +244,7 @@ class RecordedTrace(Trace):
             names.USAGE_INPUT_TOKENS: self._prompt_tokens,
             names.USAGE_OUTPUT_TOKENS: tokens,
             names.STEPS: steps,
-            names.STEPS_SHOWN: len(self._steps.kept),
+            names.STEPS_SHOWN: len(self._sample.kept),
             names.HIT_STEPS: sum(s.hit_steps for s in self._stats),
             names.TOKENS_PER_STEP: tokens / steps if steps else 0.0,
             names.VERIFIED_NODES: sum(s.verified_nodes for s in self._stats),
@@ -251,15 +258,16 @@ class RecordedTrace(Trace):
         }
 
 
-def _event(step: _Step) -> dict[str, int]:
+def _event(shown: _Shown) -> dict[str, int]:
+    timings = shown.timings
     return {
-        names.STEP_NUMBER: step.number,
-        names.STEP_TOKENS: step.tokens,
-        names.STEP_HELD_US: step.us.held,
-        names.STEP_QUEUE_US: step.us.queue,
-        names.STEP_FORWARD_US: step.us.forward,
-        names.STEP_SAMPLE_US: step.us.sample,
-        names.STEP_HOP_US: step.us.hop,
+        names.STEP_NUMBER: shown.number,
+        names.STEP_TOKENS: shown.tokens,
+        names.STEP_HELD_US: timings.held_us,
+        names.STEP_QUEUE_US: shown.queue_us,
+        names.STEP_FORWARD_US: timings.forward_us,
+        names.STEP_SAMPLE_US: timings.sample_us,
+        names.STEP_HOP_US: shown.hop_us,
     }
 
 

@@ -8,19 +8,23 @@ Item = TypeVar("Item")
 
 
 class Sample(Generic[Item]):
-    """Keeps at least half of ``most`` items once so many came: every n-th, n a power of two."""
+    """Wants at least half of ``most`` items once so many came: every n-th, n a power of two."""
 
     def __init__(self, most: int) -> None:
         self.kept: list[Item] = []
         self._most = most
         self._every = 1
-        self._offered = 0
+        self._seen = 0
 
-    def offer(self, item: Item) -> None:
-        if self._offered % self._every == 0:
-            if len(self.kept) == self._most:
-                self.kept = self.kept[::2]
-                self._every *= 2
-            if self._offered % self._every == 0:
-                self.kept.append(item)
-        self._offered += 1
+    def wants(self) -> bool:
+        """One more has come: whether it is to be kept, which needs to be made only then."""
+        due = self._seen % self._every == 0
+        if due and len(self.kept) == self._most:
+            self.kept = self.kept[::2]
+            self._every *= 2
+            due = self._seen % self._every == 0
+        self._seen += 1
+        return due
+
+    def keep(self, item: Item) -> None:
+        self.kept.append(item)

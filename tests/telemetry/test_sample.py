@@ -13,7 +13,8 @@ from foredraft.telemetry.sample import Sample
 def test_bounded_and_evenly_spread(count: int) -> None:
     sample: Sample[int] = Sample(40)
     for item in range(count):
-        sample.offer(item)
+        if sample.wants():
+            sample.keep(item)
     kept = sample.kept
     assert len(kept) <= 40 and len(kept) >= min(count, 20)
     strides = {after - before for before, after in pairwise(kept)}
