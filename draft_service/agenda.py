@@ -38,11 +38,14 @@ class Agenda:
 
     def look(self, key: Key, working: Frontier, ahead: Frontier) -> None:
         """From now on the model has these places to look at; none: nothing to do there."""
-        for index, nodes in ((self.working, working), (self.ahead, ahead)):
-            if nodes:
-                index[key] = nodes
-            else:
-                index.pop(key, None)
+        if working:
+            self.working[key] = working
+        else:
+            self.working.pop(key, None)
+        if ahead:
+            self.ahead[key] = ahead
+        else:
+            self.ahead.pop(key, None)
 
     def forget(self, key: Key) -> None:
         for index in (self.fresh, self.working, self.ahead, self.lagging, self.due):

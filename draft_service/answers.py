@@ -60,8 +60,3 @@ def collect(
 
 def _batches(groups: dict[int, list[NodeGroup]]) -> dict[int, NodeBatch]:
     return {worker: NodeBatch(tuple(some)) for worker, some in groups.items()}
-
-
-def time_to_send(passes: int) -> bool:
-    """After 0, 1, 2, 4, 8, ... passes: few messages, yet the first guesses go out at once."""
-    return passes & (passes - 1) == 0

@@ -19,7 +19,7 @@ class Budgets:
         self._default = DraftBudget(limits.max_nodes, limits.max_depth, _MIN_SURVIVAL)
         self._by_stream: dict[int, DraftBudget] = {}  # as they were sent
         self._shares: dict[tuple[int, int], Share] = {}  # by stream and verify worker
-        self._sequences = 0
+        self._sequences = 0  # that share them
 
     def __len__(self) -> int:
         return len(self._by_stream)
@@ -40,18 +40,21 @@ class Budgets:
         self._priced = False
         self._shares.clear()
 
-    def share(self, sequence: DraftSequence, sequences: int) -> Share:
-        """A sequence's part, now that there are so many."""
-        if sequences != self._sequences:
-            self._sequences = sequences
-            self._shares.clear()
-        key = stream, worker = sequence.home
-        share = self._shares.get(key)
+    def divide(self, sequences: int) -> None:
+        """From now on there are so many."""
+        self._sequences = sequences
+        self._shares.clear()
+
+    def share(self, sequence: DraftSequence) -> Share:
+        """A sequence's part."""
+        share = self._shares.get(sequence.home)
         if share is None:
+            stream, worker = sequence.home
             budget = self._by_stream.get(stream, self._default)
             if not self._priced:
                 budget = _unpriced(budget)
-            share = self._shares[key] = Share.of(budget, sequences, worker)
+            share = Share.of(budget, self._sequences, worker)
+            self._shares[sequence.home] = share
         return share
 
 

@@ -15,14 +15,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from draft_service.agenda import Agenda
-from draft_service.answers import Answer, WorkClock, collect, time_to_send
+from draft_service.answers import Answer, WorkClock, collect
 from draft_service.budgets import Budgets
-from draft_service.expansion import Frontier, frontier, grow
+from draft_service.expansion import Frontier
+from draft_service.growth import Growth
 from draft_service.model_pass import Pacer, Waiting, plan_pass, price
 from draft_service.outcomes import Outcomes
 from draft_service.refusal import bad_commit, bad_opening, no_room
 from draft_service.sequence import WIDTH, DraftSequence, Key
-from draft_service.share import Share
 from draft_service.suffix_store import SuffixStore
 from foredraft.policy.calibration import Calibration
 from foredraft.wire.codec.draft import Request
@@ -75,6 +75,7 @@ class Drafter:
         self._now = clock
         self._clock = WorkClock()
         self._pacer = Pacer(clock)
+        self._growth = Growth(self._agenda, self._budgets, self._pacer, model)
         self._outcomes: defaultdict[int, Outcomes] = defaultdict(Outcomes)  # by stream
 
     def __len__(self) -> int:
@@ -87,6 +88,7 @@ class Drafter:
 
     def handle(self, stream: int, request: Request) -> list[Answer]:
         """Take in one message; what cannot be followed is answered per sequence."""
+        self._learn()
         errors: list[SequenceError | None] = []
         match request:
             case OpenSequences(sequences):
@@ -148,6 +150,7 @@ class Drafter:
             partial(self._store.of, opened.tenant),
         )
         self._sequences[key] = self._agenda.fresh[key] = sequence
+        self._budgets.divide(len(self._sequences))
         return None
 
     def _allow(self, stream: int, budget: DraftBudget) -> None:
@@ -177,7 +180,7 @@ class Drafter:
         new = commit.tokens[len(sequence.tokens) - commit.position :]
         if new:
             moves = sequence.commit(new)
-            self._outcomes[sequence.key[0]].count(sequence.take_judged())
+            self._outcomes[sequence.key[0]].add(sequence.take_judged())
             if self._model is not None:
                 self._model.move(sequence, moves)
             self._agenda.begin_anew(sequence)
@@ -200,18 +203,16 @@ class Drafter:
 
     def _close(self, sequence: DraftSequence) -> None:
         del self._sequences[sequence.key]
+        self._budgets.divide(len(self._sequences))
         self._agenda.forget(sequence.key)
         if self._model is not None:
             self._model.release(sequence)
-
-    def _share(self, sequence: DraftSequence) -> Share:
-        return self._budgets.share(sequence, len(self._sequences))
 
     def _ask_suffixes(self) -> None:
         started = self._now()
         fresh, self._agenda.fresh = self._agenda.fresh, {}
         for sequence in fresh.values():
-            self._grow(sequence)
+            self._growth.grow(sequence)
         self._clock.suffix += self._now() - started
 
     def _run(self, model: ModelDrafter) -> None:
@@ -232,8 +233,9 @@ class Drafter:
         self._clock.passes += 1
 
     def _waiting(self, frontiers: dict[Key, Frontier]) -> list[Waiting]:
+        share = self._budgets.share
         known = [(self._sequences[key], nodes) for key, nodes in frontiers.items()]
-        return [Waiting(sequence, nodes, self._share(sequence)) for sequence, nodes in known]
+        return [Waiting(sequence, nodes, share(sequence)) for sequence, nodes in known]
 
     def _extend(self, model: ModelDrafter, waiting: Sequence[Waiting], worth: float) -> bool:
         """One pass, if it pays; if not, those for whom a step waits have their answer."""
@@ -243,14 +245,20 @@ class Drafter:
             for one in waiting:
                 if one.share.tokens_per_ms > 0.0:
                     one.sequence.answered = True
-                    self._grow(one.sequence)
+                    self._growth.grow(one.sequence)
             return False
-        model.evaluate(planned.evaluations)
+        model.evaluate(planned.evaluations, self._learn)
         for evaluation in planned.evaluations:
             evaluation.sequence.passes += 1
-            self._grow(evaluation.sequence)
+            self._growth.grow(evaluation.sequence)
         self._pacer.made(planned, began)
         return True
+
+    def _learn(self) -> None:
+        """What commits have shown and nobody needs at once."""
+        self._calibration.learn()
+        for outcomes in self._outcomes.values():
+            outcomes.count()
 
     def _catch_up(self, model: ModelDrafter) -> None:
         """The sequence that waited longest gets a chunk and goes to the end of the line."""
@@ -261,66 +269,15 @@ class Drafter:
             if model.lags(sequence):
                 self._agenda.lagging[key] = sequence
 
-    def _grow(self, sequence: DraftSequence) -> None:
-        """Make nodes of what is known now; decide whether the model goes on with them.
-
-        With nothing more to do above the budget's threshold the answer is complete. Then the model
-        drafts ahead, above a lower one, if the budget has one: what the target may come to next.
-        """
-        share = self._share(sequence)
-        working: Frontier = []
-        ahead: Frontier = []
-        if share.resting:
-            sequence.answered = sequence.announced = True
-        elif not sequence.answered:
-            sequence.await_model(share.waited_for and self._will_look(sequence))
-            working = self._grow_above(sequence, share.answer)
-            sequence.answered = not working
-        if sequence.answered and sequence.awaits_model:
-            sequence.await_model(False)
-            grow(sequence, share.answer)
-        if sequence.answered and self._model is not None and share.ahead is not None:
-            ahead = self._grow_above(sequence, share.ahead)
-        self._agenda.look(sequence.key, working, ahead)
-        last = not (working or ahead)
-        news = sequence.has_unsent() and (last or time_to_send(sequence.passes))
-        if news or (sequence.answered and not sequence.announced):
-            self._agenda.due[sequence.key] = sequence
-
-    def _will_look(self, sequence: DraftSequence) -> bool:
-        model = self._model
-        return model is not None and model.can_follow(sequence) and not model.lags(sequence)
-
-    def _grow_above(self, sequence: DraftSequence, budget: DraftBudget) -> Frontier:
-        grow(sequence, budget)
-        return [] if self._model is None else self._frontier(self._model, sequence, budget)
-
-    def _frontier(
-        self, model: ModelDrafter, sequence: DraftSequence, budget: DraftBudget
-    ) -> Frontier:
-        """What the model shall look at now; a sequence that lags far behind is not waited for."""
-        if not model.can_follow(sequence):
-            return []
-        nodes = [entry for entry in frontier(sequence, budget) if model.reaches(sequence, entry[1])]
-        if not nodes or not model.prepare(sequence):
-            return []
-        if model.lags(sequence):
-            if self._pacer.promises(self._waiting({sequence.key: nodes})[0]):
-                self._agenda.lagging[sequence.key] = sequence
-            return []
-        return nodes
-
     def _drop_model(self, model: ModelDrafter) -> None:
-        self._model = None
+        self._model = self._growth.model = None
         self._budgets.forget_prices()
         for key in self._agenda.working:
             self._sequences[key].answered = True
             self._agenda.due[key] = self._sequences[key]
         for sequence in self._sequences.values():
             model.release(sequence)
-            if sequence.awaits_model:
-                sequence.await_model(False)
-                grow(sequence, self._share(sequence).answer)
+            self._growth.without_model(sequence)
         self._agenda.drop_model()
 
     def _flush(self) -> list[Answer]:

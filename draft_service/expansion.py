@@ -6,7 +6,10 @@ on survival ends it; the bounds only guard memory and time.
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from draft_service.sequence import DraftSequence
+from foredraft.tree.token_tree import Place
 from foredraft.wire.messages import DraftBudget
 
 Frontier = list[tuple[float, int]]  # (worth, node id), best first
@@ -17,61 +20,66 @@ def grow(sequence: DraftSequence, budget: DraftBudget) -> None:
 
     What is left waits in ``sequence.open``, so that a call costs no more than what is new.
     """
-    tree, waiting = sequence.tree, sequence.open
+    tree, waiting, least = sequence.tree, sequence.open, budget.min_survival
+    nodes, root = tree.nodes, tree.root
     max_depth = sequence.depth_limit(budget.max_depth)
     max_nodes = min(budget.max_nodes_per_sequence, tree.max_nodes)
     _open_changed(sequence, max_depth, budget)
-    while len(tree.nodes) < max_nodes:
-        best = waiting.pop(budget.min_survival)
+    while len(nodes) < max_nodes:
+        best = waiting.pop(least)
         if best is None:
             return
         parent_id, option, survival = best
-        above = tree.survival(parent_id)
+        parent = nodes.get(parent_id, root)
+        above = parent.survival
         # Siblings share what is certain: a later one gets what the earlier have left.
-        confidence = min(survival / above, sequence.open_mass(parent_id))
+        confidence = min(survival / above, 1.0 - parent.taken)
         if confidence <= 0.0:
             continue
-        if above * confidence < budget.min_survival:
-            waiting.push(above * confidence, tree.depth(parent_id) + 1, parent_id, option)
+        if above * confidence < least:
+            waiting.push(above * confidence, parent.depth + 1, parent_id, option)
             continue
-        node_id = sequence.add(parent_id, option, confidence)
-        if node_id is not None and tree.nodes[node_id].depth < max_depth:
+        node = sequence.add(parent, option, confidence)
+        if node is not None and node.depth < max_depth:
             _open_changed(sequence, max_depth, budget)
 
 
 def _open_changed(sequence: DraftSequence, max_depth: int, budget: DraftBudget) -> None:
     """File the options of places that are new, or of which the model has told more."""
-    tree = sequence.tree
+    nodes, root, push = sequence.tree.nodes, sequence.tree.root, sequence.open.push
     floor = min(budget.min_survival, budget.ahead_survival or 1.0)
-    estimate = sequence.calibration.estimate
+    estimates = sequence.calibration.estimates
     for parent_id in sequence.take_changed():
-        depth = tree.depth(parent_id) + 1
+        parent = nodes.get(parent_id, root)
+        depth = parent.depth + 1
         if depth > max_depth:
             continue
-        above = tree.survival(parent_id)
-        for option in sequence.open_options(parent_id, budget.min_survival):
-            survival = above * estimate(option.bucket, depth)
-            if survival >= floor:
-                sequence.open.push(survival, depth, parent_id, option)
+        options = sequence.open_options(parent_id, budget.min_survival)
+        if options:
+            above, chances = parent.survival, estimates(depth)
+            for option in options:
+                survival = above * chances[option.bucket]
+                if survival >= floor:
+                    push(survival, depth, parent_id, option)
 
 
-def frontier(sequence: DraftSequence, budget: DraftBudget) -> Frontier:
-    """Nodes that the draft model has not seen and should.
+def frontier(sequence: DraftSequence, budget: DraftBudget, reach: int) -> Frontier:
+    """Nodes that the draft model has not seen and should, no deeper than ``reach``.
 
     A node is worth the probability that the target gets there and then leaves the tree.
     """
-    tree = sequence.tree
-    if len(tree) >= min(budget.max_nodes_per_sequence, tree.max_nodes):
+    tree, seen, least = sequence.tree, sequence.evaluated, budget.min_survival
+    if len(tree.nodes) >= min(budget.max_nodes_per_sequence, tree.max_nodes):
         return []
-    max_depth = sequence.depth_limit(budget.max_depth)
-    seen = sequence.evaluated
-    places = [
-        (node.survival, node_id)
-        for node_id, node in tree.nodes.items()
-        if node.depth < max_depth and node_id not in seen and not sequence.is_end(node_id)
-    ]
-    if max_depth > 0 and tree.root_id not in seen:
-        places.insert(0, (1.0, tree.root_id))
-    worths = [(survival * sequence.open_mass(node_id), node_id) for survival, node_id in places]
-    wanted = [entry for entry in worths if entry[0] > 0 and entry[0] >= budget.min_survival]
-    return sorted(wanted, key=lambda entry: -entry[0])
+    deepest = min(sequence.depth_limit(budget.max_depth) - 1, reach)
+    places: list[Place] = [] if deepest < 0 or tree.root.id in seen else [tree.root]
+    if deepest > 0:
+        places += [
+            node
+            for node_id, node in tree.nodes.items()
+            if node_id not in seen and node.depth <= deepest and node.survival >= least
+            if node.token not in sequence.ends
+        ]
+    worths = [(place.survival * (1.0 - place.taken), place.id) for place in places]
+    wanted = [entry for entry in worths if entry[0] > 0.0 and entry[0] >= least]
+    return sorted(wanted, key=itemgetter(0), reverse=True)

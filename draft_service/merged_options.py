@@ -7,19 +7,19 @@ it: both get buckets of their own, so that the calibration learns how much.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from draft_service.open_options import Option
-from foredraft.policy.calibration import agreed_bucket, doubted_bucket
+from foredraft.policy.bucket import agreed_bucket, doubted_bucket
 
 
-def merged(model: Sequence[Option], suffix: Iterable[Option]) -> list[Option]:
+def merged(model: Sequence[Option], suffix: Sequence[Option]) -> Sequence[Option]:
     """Options of a place; ``model`` is empty where the model has not looked.
 
     A token comes once. What both guess keeps the trail along which the text goes on.
     """
-    if not model:
-        return list(suffix)
+    if not model or not suffix:
+        return model or suffix
     others = {option.token: option for option in suffix}
     options = []
     for option in model:

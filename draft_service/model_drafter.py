@@ -7,7 +7,7 @@ is about to draw.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from draft_service.draft_kv import DraftKV, Move
 from draft_service.engine.draft_engine import DraftEngine, Extension, Guesses
@@ -15,7 +15,7 @@ from draft_service.model_pass import Evaluation
 from draft_service.open_options import Option
 from draft_service.sequence import DraftSequence
 from foredraft.engine.sampling import SampledRow
-from foredraft.policy.calibration import model_bucket
+from foredraft.policy.bucket import model_bucket
 from foredraft.wire.messages import ModelInfo
 
 CATCH_UP_ROWS = 32  # a longer lag is prefilled in chunks, in the background
@@ -68,13 +68,13 @@ class ModelDrafter:
         if sequence.kv is not None and moves:
             self._engine.move(sequence.kv.blocks, moves)
 
-    def reaches(self, sequence: DraftSequence, node_id: int) -> bool:
-        """True if the node's position lies within the draft's context.
+    def reach(self, sequence: DraftSequence) -> int:
+        """Depth of the deepest node whose position lies within the draft's context.
 
         Its token is one that the draft knows: guesses are the draft's own, or come from a text
         that it can read.
         """
-        return len(sequence.tokens) + sequence.tree.depth(node_id) <= self._context_length
+        return self._context_length - len(sequence.tokens)
 
     def lags(self, sequence: DraftSequence) -> bool:
         """True if the KV is too far behind to catch up within an ordinary pass."""
@@ -89,61 +89,73 @@ class ModelDrafter:
         self._engine.prefill(kv.blocks, sequence.tokens[kv.fed : end], kv.fed)
         kv.fed = end
 
-    def evaluate(self, evaluations: Sequence[Evaluation]) -> None:
-        """Feed the chosen nodes in one pass and note their options."""
+    def evaluate(
+        self, evaluations: Sequence[Evaluation], meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Feed the chosen nodes in one pass and note their options.
+
+        Args:
+            meanwhile: what else there is to do before anybody asks for an estimate.
+        """
+
         guesses = self._engine.extend([self._extension(one) for one in evaluations])
-        for evaluation in evaluations:
-            self._mark_fed(evaluation)
+        _mark_fed(evaluations)
+        meanwhile()
         self._note_options(evaluations, guesses)
 
     def _extension(self, evaluation: Evaluation) -> Extension:
         """Rows of a sequence: committed tokens not fed yet, then nodes."""
-        sequence, kv = evaluation.sequence, evaluation.sequence.kv
+        sequence, looked = evaluation
+        tree, kv = sequence.tree, sequence.kv
         assert kv is not None, "only prepared sequences are evaluated"
-        tree = sequence.tree
-        nodes = [node_id for node_id in evaluation.nodes if node_id != tree.root_id]
+        committed = sequence.tokens[kv.fed :]
+        nodes = [node_id for node_id in looked if node_id in tree.nodes]
+        tokens: Sequence[int] = ()
+        lines: Sequence[Sequence[int]] = ()
         if nodes:
             kv.place(nodes, len(sequence.tokens))
-        return Extension(
-            blocks=kv.blocks,
-            fed=kv.fed,
-            committed=sequence.tokens[kv.fed :],
-            nodes=[tree.nodes[node_id].token for node_id in nodes],
-            lines=[[kv.slots[above] for above in tree.lineage(node_id)] for node_id in nodes],
-            looks=[self._look(sequence, node_id) for node_id in evaluation.nodes],
-        )
-
-    def _mark_fed(self, evaluation: Evaluation) -> None:
-        sequence = evaluation.sequence
-        sequence.evaluated.update(evaluation.nodes)
-        if sequence.kv is not None:
-            sequence.kv.fed = len(sequence.tokens)
+            tokens = [tree.nodes[node_id].token for node_id in nodes]
+            lines = [[kv.slots[above] for above in tree.lineage(node_id)] for node_id in nodes]
+        looks = _looks(sequence, looked)
+        return Extension(kv.blocks, kv.fed, committed, tokens, lines, looks)
 
     def _note_options(self, evaluations: Sequence[Evaluation], guesses: Guesses) -> None:
         """The best tokens after each wanted node, with the probability of each."""
         columns = zip(guesses.tokens, guesses.chances, strict=True)
-        for evaluation in evaluations:
-            sequence = evaluation.sequence
-            for node_id in evaluation.nodes:
-                ids, values = next(columns)
+        for sequence, nodes in evaluations:
+            for node_id in nodes:
+                tokens, chances = next(columns)
+                ranked = zip(tokens[: sequence.width], chances, strict=False)
                 found = [
                     Option(token, model_bucket(chance, rank))
-                    for rank, (token, chance) in enumerate(zip(ids, values, strict=True))
-                    if chance > 0.0 and rank < sequence.width
+                    for rank, (token, chance) in enumerate(ranked)
+                    if chance > 0.0
                 ]
                 sequence.note_model_options(node_id, found)
 
-    def _look(self, sequence: DraftSequence, node_id: int) -> SampledRow | None:
-        """How the token after a node is drawn; None: it is the best one."""
-        opened = sequence.opened
-        if opened.params.plain:
-            return None
-        position = len(sequence.tokens) + sequence.tree.depth(node_id)
-        penalized = opened.params.penalized
-        return SampledRow(
-            params=opened.params,
-            choice=opened.choice,
-            position=position,
-            prompt_length=len(opened.prompt),
-            history=[*sequence.tokens, *sequence.tree.path(node_id)] if penalized else (),
-        )
+
+def _looks(sequence: DraftSequence, nodes: Sequence[int]) -> Sequence[SampledRow | None]:
+    """How the tokens after nodes are drawn; None: that one is the best."""
+    if sequence.plain:
+        return [None] * len(nodes)
+    return [_drawn(sequence, node_id) for node_id in nodes]
+
+
+def _drawn(sequence: DraftSequence, node_id: int) -> SampledRow:
+    """How the token after a node is drawn."""
+    opened = sequence.opened
+    penalized = opened.params.penalized
+    return SampledRow(
+        params=opened.params,
+        choice=opened.choice,
+        position=len(sequence.tokens) + sequence.tree.depth(node_id),
+        prompt_length=len(opened.prompt),
+        history=[*sequence.tokens, *sequence.tree.path(node_id)] if penalized else (),
+    )
+
+
+def _mark_fed(evaluations: Sequence[Evaluation]) -> None:
+    for sequence, nodes in evaluations:
+        sequence.evaluated.update(nodes)
+        if sequence.kv is not None:
+            sequence.kv.fed = len(sequence.tokens)

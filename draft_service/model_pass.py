@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from draft_service.expansion import Frontier
 from draft_service.sequence import DraftSequence
@@ -19,8 +20,7 @@ _MOST_ROWS = 64  # of all sequences together
 _MOST_NODES = 16  # of one sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """Nodes of one sequence to be run through the draft model, parents before children."""
 
     sequence: DraftSequence
@@ -36,8 +36,7 @@ class ModelPass:
     gain: float
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """Places of one sequence, and what its share says of time and rows."""
 
     sequence: DraftSequence
@@ -49,19 +48,17 @@ def plan_pass(waiting: Sequence[Waiting], cost: PassCost, tokens_per_ms: float) 
     """The next pass. ``tokens_per_ms``: what the time of those who wait for it is worth."""
     gains = [_gains(one, priced=tokens_per_ms > 0.0) for one in waiting]
     ranked = sorted(
-        (-gain, order, node_id)
-        for order, looks in enumerate(gains)
-        for node_id, gain in looks.items()
+        [(-gain, order, node) for order, looks in enumerate(gains) for node, gain in looks.items()]
     )
     chosen: dict[int, list[int]] = {}
     rows, gained = 0, 0.0
     for _, order, node_id in ranked:
         sequence, nodes = waiting[order].sequence, chosen.get(order, [])
-        missing = [node for node in _unfed(sequence, node_id) if node not in nodes]
+        missing = _unfed(sequence, node_id, nodes)
         more = len(missing)
-        if sequence.tree.root_id in missing:
+        if missing and missing[0] == sequence.tree.root_id:
             more += sequence.unfed - 1  # committed tokens before the root
-        gain = sum(gains[order].get(node, 0.0) for node in missing)
+        gain = sum([gains[order].get(node, 0.0) for node in missing])
         if rows and (
             rows + more > _MOST_ROWS or not belongs(gain, more, gained, rows, cost, tokens_per_ms)
         ):
@@ -84,11 +81,21 @@ def _gains(one: Waiting, *, priced: bool) -> dict[int, float]:
     }
 
 
-def _unfed(sequence: DraftSequence, node_id: int) -> list[int]:
-    """The node and its ancestors without KV, the root included, topmost first."""
-    tree = sequence.tree
-    line = [tree.root_id, *tree.lineage(node_id)]
-    return [node for node in line if node not in sequence.evaluated]
+def _unfed(sequence: DraftSequence, node_id: int, chosen: Sequence[int]) -> list[int]:
+    """The node and its ancestors that have no KV and are not chosen yet, topmost first.
+
+    The root is one of them. What has KV or is chosen has it with all that is above it.
+    """
+    nodes, fed = sequence.tree.nodes, sequence.evaluated
+    line: list[int] = []
+    while node_id not in fed and node_id not in chosen:
+        line.append(node_id)
+        node = nodes.get(node_id)
+        if node is None:
+            break
+        node_id = node.parent_id
+    line.reverse()
+    return line
 
 
 class Pacer:

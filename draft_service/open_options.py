@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from foredraft.policy.calibration import Bucket
+from foredraft.policy.bucket import Bucket
 
 
 class Trail(NamedTuple):
@@ -52,9 +52,10 @@ class OpenOptions:
 
     def pop(self, least: float) -> tuple[int, Option, float] | None:
         """The best option: its parent, itself, its survival; None if that is below ``least``."""
-        if not self._heap or -self._heap[0][0] < least:
+        heap = self._heap
+        if not heap or -heap[0][0] < least:
             return None
-        survival, _, _, parent_id, option = heappop(self._heap)
+        survival, _, _, parent_id, option = heappop(heap)
         return parent_id, option, -survival
 
     def clear(self) -> None:

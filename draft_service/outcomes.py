@@ -16,9 +16,15 @@ class Outcomes:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[Source, int, int], tuple[int, float, int]] = {}
+        self._judged: list[Judged] = []  # not counted yet
         self._told = -inf
 
-    def count(self, judged: Iterable[Judged]) -> None:
+    def add(self, judged: Iterable[Judged]) -> None:
+        self._judged += judged
+
+    def count(self) -> None:
+        """Take in what was added; there is time for it."""
+        judged, self._judged = self._judged, []
         for source, depth, confidence, chosen in judged:
             tenth = min(int(confidence * OUTCOME_BINS), OUTCOME_BINS - 1)
             key = source, min(depth, OUTCOME_DEPTHS), tenth
@@ -27,7 +33,10 @@ class Outcomes:
 
     def take(self, now: float) -> tuple[GuessOutcomes, ...]:
         """What is to be told at ``now``, in seconds: nothing if that was done a moment ago."""
-        if now - self._told < _SECONDS or not self._counts:
+        if now - self._told < _SECONDS:
+            return ()
+        self.count()
+        if not self._counts:
             return ()
         self._told = now
         counts, self._counts = self._counts, {}

@@ -16,7 +16,7 @@ from draft_service.suffix_store import KeptText
 from foredraft.params import Speculation
 from foredraft.policy.calibration import Calibration, SequenceCalibration
 from foredraft.tree.node_id import child_id
-from foredraft.tree.token_tree import Added, TokenTree
+from foredraft.tree.token_tree import Node, Place, TokenTree
 from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence, Source
 
 WIDTH = 3  # different guesses of the model at one place
@@ -41,6 +41,8 @@ class DraftSequence:
     awaits_model: the draft model will look at places before the answer is complete.
     announced: the verifier was told so.
     open: options that are no nodes yet.
+    ends: tokens that nothing can follow.
+    plain: every token is the best one.
     width: different guesses of the model at one place.
     kept: gives what there is at a time of the tenant's finished requests.
     """
@@ -57,6 +59,7 @@ class DraftSequence:
     ) -> None:
         self.width = width
         self.key: Key = (stream, opened.seq_id)
+        self.home = (stream, opened.verify_worker)  # whose steps wait for its guesses
         self.opened = opened
         self.tokens = [*opened.prompt, *opened.committed]
         self.largest_token = max(self.tokens)
@@ -78,25 +81,13 @@ class DraftSequence:
         self._suffixes = (
             SuffixSource(self.tokens, self.tree, self.calibration, kept) if wants_suffix else None
         )
-        self._made_at: dict[int, int] = {}  # depth at which each node was made
         self._judged: list[Judged] = []
         self._changed = [self.tree.root_id]  # places whose options are not in `open` yet
-        self._unsent: list[int] = []
-        self._context_length = target.context_length
-        self._ends = opened.params.ends(target.eos_token_ids)
-
-    @property
-    def home(self) -> tuple[int, int]:
-        """Stream and verify worker whose steps wait for its guesses."""
-        return self.key[0], self.opened.verify_worker
-
-    @property
-    def remaining(self) -> int:
-        """Tokens that may still come: no guess can be worth more."""
-        generated = len(self.tokens) - len(self.opened.prompt)
-        return min(
-            self.opened.params.max_tokens - generated, self._context_length - len(self.tokens)
-        )
+        self._unsent: list[Node] = []
+        most = len(opened.prompt) + opened.params.max_tokens
+        self._longest = min(most, target.context_length)  # with all that may still come
+        self.ends = opened.params.ends(target.eos_token_ids)
+        self.plain = opened.params.plain
 
     @property
     def unfed(self) -> int:
@@ -105,7 +96,7 @@ class DraftSequence:
 
     def depth_limit(self, max_depth: int) -> int:
         """Deepest useful node: the target adds the very last token itself."""
-        return min(max_depth, self.tree.max_depth, self.remaining - 1)
+        return min(max_depth, self.tree.max_depth, self._longest - len(self.tokens) - 1)
 
     def follows(self, position: int, tokens: Sequence[int]) -> bool:
         """True if these tokens, from ``position`` on, agree with ours and leave no gap."""
@@ -136,11 +127,16 @@ class DraftSequence:
         self._model_options[node_id] = list(found)
         self._changed.append(node_id)
 
-    def await_model(self, awaited: bool) -> None:
-        """Whether doubtful guesses wait for what the model says; if it will not, they are open."""
-        if self.awaits_model and not awaited:
-            self._changed += self._suffix_options
+    def await_model(self, awaited: bool) -> bool:
+        """Whether doubtful guesses wait for what the model says; if it will not, they are open.
+
+        Returns True if there are places that have become open.
+        """
+        opened = self.awaits_model and not awaited
         self.awaits_model = awaited
+        if opened:
+            self._changed += self._suffix_options
+        return opened and bool(self._changed)
 
     def take_changed(self) -> list[int]:
         """The root or nodes that have new options, since the last call."""
@@ -152,7 +148,7 @@ class DraftSequence:
         judged, self._judged = self._judged, []
         return judged
 
-    def open_options(self, parent_id: int, min_survival: float) -> list[Option]:
+    def open_options(self, parent_id: int, min_survival: float) -> Sequence[Option]:
         """Guesses for what may follow the root or a node now; the suffix cache is asked once.
 
         Where the model is awaited, doubtful guesses of the cache wait until it has looked: a
@@ -175,61 +171,63 @@ class DraftSequence:
         said = option.bucket.source is Source.MODEL
         return said or self.calibration.estimate(option.bucket, depth) >= _SURE
 
-    def options(self, parent_id: int) -> list[Option]:
+    def options(self, parent_id: int) -> Sequence[Option]:
         """All that is known of what follows the root or a node, nodes or not."""
         suffix = self._suffix_options.get(parent_id, ())
         return merged(self._model_options.get(parent_id, ()), suffix)
 
-    def add(self, parent_id: int, option: Option, confidence: float) -> int | None:
+    def add(self, parent: Place, option: Option, confidence: float) -> Node | None:
         """Make a node of an option; None if it is one already."""
-        source = option.bucket.source
-        if self.tree.add(parent_id, option.token, confidence, source) is not Added.NEW:
+        token, bucket, trail = option
+        node = self.tree.grow(parent, token, confidence, bucket.source)
+        if node is None:
             return None
-        node_id = self.tree.children(parent_id)[-1]
-        self._made_at[node_id] = self.tree.nodes[node_id].depth
-        self._unsent.append(node_id)
-        self._changed.append(node_id)
-        if self._suffixes is not None and option.trail is not None:
-            self._suffixes.added(node_id, option.trail)
-        return node_id
+        self._unsent.append(node)
+        if self._suffixes is not None:  # else nothing is known of what follows it
+            self._changed.append(node.id)
+            if trail is not None:
+                self._suffixes.added(node.id, trail)
+        return node
 
     def is_end(self, node_id: int) -> bool:
         """True if nothing can follow the node: it ends the sequence."""
         node = self.tree.nodes.get(node_id)
-        return node is not None and node.token in self._ends
-
-    def open_mass(self, node_id: int) -> float:
-        """Probability that the target's next token is none of the node's children."""
-        nodes = self.tree.nodes
-        return 1.0 - sum([nodes[child].confidence for child in self.tree.children(node_id)])
+        return node is not None and node.token in self.ends
 
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
+    def has_news(self, *, last: bool) -> bool:
+        """True if it is time for a message; ``last``: nothing more will come for now.
+
+        Nodes go out after 0, 1, 2, 4, 8, ... passes: few messages, yet the first go at once.
+        """
+        if self.answered and not self.announced:
+            return True
+        return bool(self._unsent) and (last or self.passes & (self.passes - 1) == 0)
+
     def resend(self, orphans: Sequence[int]) -> None:
         """The verifier lacks these nodes: send their paths and subtrees again."""
-        wanted = set(self._unsent)
+        wanted = {node.id for node in self._unsent}
         for orphan in orphans:
             if orphan in self.tree.nodes:
                 wanted.update(self.tree.lineage(orphan))
                 wanted.update(node.id for node in self.tree.walk(orphan))
-        self._unsent = [node.id for node in self.tree.walk() if node.id in wanted]
+        self._unsent = [node for node in self.tree.walk() if node.id in wanted]
 
     def take_group(self) -> NodeGroup:
         """The nodes that were not sent yet, parents before children."""
-        nodes = self.tree.nodes
-        unsent = [nodes[node_id] for node_id in self._unsent]
-        self._unsent = []
+        unsent, self._unsent = self._unsent, []
         self.announced = self.answered
         return NodeGroup(
-            seq_id=self.opened.seq_id,
-            incarnation=self.opened.incarnation,
-            root_id=self.tree.root_id,
-            complete=self.answered,
-            tokens=tuple([node.token for node in unsent]),
-            parent_ids=tuple([node.parent_id for node in unsent]),
-            confidences=tuple([node.confidence for node in unsent]),
-            sources=tuple([node.source for node in unsent]),
+            self.opened.seq_id,
+            self.opened.incarnation,
+            self.tree.root_id,
+            self.answered,
+            tuple([node.token for node in unsent]),
+            tuple([node.parent_id for node in unsent]),
+            tuple([node.confidence for node in unsent]),
+            tuple([node.source for node in unsent]),
         )
 
     def _settle(self, tokens: Sequence[int]) -> tuple[list[int], int]:
@@ -241,13 +239,13 @@ class DraftSequence:
         parent_id = self.tree.root_id
         path: list[int] = []
         guessed = 0
+        observe = self.calibration.observe
         for depth, token in enumerate(tokens, start=1):
-            self._judge(parent_id, token)
-            for option in self._told(parent_id):
-                made_at = self._made_at.get(child_id(parent_id, option.token), depth)
-                self.calibration.observe(option.bucket, option.token == token, made_at)
+            made_at = self._judge(parent_id, token)
+            for guess, bucket, _ in self._told(parent_id):
+                observe(bucket, guess == token, made_at.get(guess, depth))
             suffix = self._suffix_options.get(parent_id, ())
-            guessed += any(option.token == token for option in suffix)
+            guessed += token in [option.token for option in suffix]
             parent_id = child_id(parent_id, token)
             path.append(parent_id)
         return path, guessed
@@ -258,14 +256,20 @@ class DraftSequence:
         model = self._model_options.get(parent_id)
         return (*alone, *merged(model, alone)) if model else alone
 
-    def _judge(self, parent_id: int, token: int) -> None:
-        """The target has chosen ``token``: note what that makes of the nodes below the place."""
+    def _judge(self, parent_id: int, token: int) -> dict[int, int]:
+        """The target has chosen ``token``: note what that makes of the nodes below the place.
+
+        Returns the depth at which each was made, by its token.
+        """
         if parent_id not in self.tree:
-            return
-        for child in self.tree.children(parent_id):
-            node = self.tree.nodes[child]
-            chosen = node.token == token
-            self._judged.append(Judged(node.source, self._made_at[child], node.confidence, chosen))
+            return {}
+        nodes = self.tree.nodes
+        below = [nodes[child] for child in self.tree.children(parent_id)]
+        self._judged += [
+            Judged(node.source, node.made_at, node.confidence, node.token == token)
+            for node in below
+        ]
+        return {node.token: node.made_at for node in below}
 
     def _forget(self) -> None:
         """Drop what belongs to nodes that are gone."""
@@ -273,8 +277,7 @@ class DraftSequence:
         for options in (self._suffix_options, self._model_options):
             for node in options.keys() - alive:
                 del options[node]
-        self._made_at = {node: self._made_at[node] for node in self.tree.nodes}
         self.evaluated &= alive
         if self._suffixes is not None:
             self._suffixes.forget(alive)
-        self._unsent = [node for node in self._unsent if node in self.tree.nodes]
+        self._unsent = [node for node in self._unsent if node.id in self.tree.nodes]

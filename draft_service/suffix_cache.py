@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from draft_service.suffix_edits import Detour, Edits, Replacement
-from foredraft.policy.calibration import Evidence
+from foredraft.policy.bucket import Evidence
 
 MAX_MATCH = 32  # longer matches count as this long
 LONG, PAIR = 6, 2

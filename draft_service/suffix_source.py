@@ -9,14 +9,8 @@ from draft_service.suffix_cache import LONG, MAX_MATCH, PAIR, SuffixCache
 from draft_service.suffix_edits import LONGEST_OLD, Replacement
 from draft_service.suffix_store import KeptText
 from draft_service.suffix_trust import SuffixTrust
-from foredraft.policy.calibration import (
-    Bucket,
-    Edit,
-    Evidence,
-    SequenceCalibration,
-    edit_bucket,
-    suffix_bucket,
-)
+from foredraft.policy.bucket import Bucket, Edit, Evidence, edit_bucket, suffix_bucket
+from foredraft.policy.calibration import SequenceCalibration
 from foredraft.tree.token_tree import TokenTree
 
 _WIDTH = 3  # different guesses at one place

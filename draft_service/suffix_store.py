@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 
 from draft_service.suffix_cache import MAX_MATCH, Continuation
-from foredraft.policy.calibration import Evidence
+from foredraft.policy.bucket import Evidence
 
 TENANTS = 16  # whose texts are kept at a time: those that finished a request last
 SLICE = 256  # tokens that are indexed in one piece of work

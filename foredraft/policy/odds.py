@@ -21,21 +21,21 @@ class OddsShift:
         memory: outcomes that still count.
     """
 
-    __slots__ = ("_information", "_memory", "_weight", "value")
+    __slots__ = ("_information", "_keep", "_memory", "_weight", "value")
 
     def __init__(self, memory: float, weight: float) -> None:
         self._memory = memory
+        self._keep = 1.0 - 1.0 / memory
         self._weight = weight
         self._information = 0.0
         self.value = 0.0
 
     def observe(self, estimate: float, chosen: bool) -> None:
         """Take in what became of a guess; ``estimate`` had this shift in it."""
-        keep = 1.0 - 1.0 / self._memory
-        self._information = keep * self._information + estimate * (1.0 - estimate)
+        self._information = self._keep * self._information + estimate * (1.0 - estimate)
         pull = self._weight * self.value / self._memory
         moved = self.value + (chosen - estimate - pull) / (self._weight + self._information)
-        self.value = max(-_MOST, min(_MOST, moved))
+        self.value = -_MOST if moved < -_MOST else _MOST if moved > _MOST else moved
 
 
 def shifted(estimate: float, shift: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _MEMORY = 0.05  # weight of the newest pass
 _STIFFNESS = 1.0  # a variance of rows from which a slope can be half believed
@@ -15,6 +15,8 @@ class PassCost:
 
     The means over the first passes weigh all of them alike. Passes of equal width say nothing of
     what a row costs: then rows cost nothing.
+
+    per_row: milliseconds that one more row adds; no more than a row's share of the mean pass.
     """
 
     passes: int = 0
@@ -22,6 +24,12 @@ class PassCost:
     milliseconds: float = 0.0
     variance: float = 0.0
     covariance: float = 0.0
+    per_row: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        slope = self.covariance / (self.variance + _STIFFNESS)
+        per_row = max(0.0, min(slope, self.milliseconds / max(self.rows, 1.0)))
+        object.__setattr__(self, "per_row", per_row)
 
     def observed(self, rows: int, milliseconds: float) -> PassCost:
         """After a pass of so many rows took so long."""
@@ -36,12 +44,6 @@ class PassCost:
             (1.0 - weight) * (self.variance + weight * dx * dx),
             (1.0 - weight) * (self.covariance + weight * dx * dy),
         )
-
-    @property
-    def per_row(self) -> float:
-        """Milliseconds that one more row adds; no more than a row's share of the mean pass."""
-        slope = self.covariance / (self.variance + _STIFFNESS)
-        return max(0.0, min(slope, self.milliseconds / max(self.rows, 1.0)))
 
     def __call__(self, rows: int) -> float:
         """What a pass takes; 0 before one was seen."""

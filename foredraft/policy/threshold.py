@@ -40,8 +40,12 @@ def look_gain(worth: float, looks: Sequence[float], tokens_per_row: float) -> fl
         looks: chances that the draft's best guess is right, its second, and so on.
         tokens_per_row: what a node must bring to be worth its row of the target's pass.
     """
-    gains = [worth * chance - tokens_per_row for chance in looks]
-    return sum([gain for gain in gains if gain > 0.0])
+    gain = 0.0
+    for chance in looks:
+        more = worth * chance - tokens_per_row
+        if more > 0.0:
+            gain += more
+    return gain
 
 
 def belongs(

@@ -14,12 +14,19 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 def start_id(seq_id: int, incarnation: int) -> int:
     """Id of the empty path of a sequence."""
-    return _mix((seq_id * _GOLDEN + incarnation + 1) & _MASK)
+    return child_id(seq_id * _GOLDEN + incarnation + 1, token=-1)
 
 
 def child_id(parent_id: int, token: int) -> int:
-    """Id of the path that ends with ``token`` after the path ``parent_id``."""
-    return _mix((parent_id ^ ((token + 1) * _GOLDEN)) & _MASK)
+    """Id of the path that ends with ``token`` after the path ``parent_id``.
+
+    The finalizer of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64-bit integers, of
+    ``parent_id ^ (token + 1) * golden``.
+    """
+    value = (parent_id ^ (token + 1) * _GOLDEN) & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
 
 
 def path_id(parent_id: int, tokens: Iterable[int]) -> int:
@@ -28,10 +35,3 @@ def path_id(parent_id: int, tokens: Iterable[int]) -> int:
     for token in tokens:
         node = child_id(node, token)
     return node
-
-
-def _mix(value: int) -> int:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit integers."""
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)

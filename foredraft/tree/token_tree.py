@@ -7,7 +7,7 @@ committed path is that path, and all else is an orphan or stale.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -28,17 +28,29 @@ class Added(Enum):
 
 
 @dataclass(slots=True)
-class Node:
-    """A guess. ``survival`` is the product of confidences from the root down to it."""
+class Place:
+    """The root or a node: where guesses hang.
+
+    survival: the product of confidences from the root down to it.
+    taken: the sum of its children's confidences.
+    """
 
     id: int
-    parent_id: int
-    token: int
-    depth: int
-    confidence: float
-    survival: float
-    source: Source
+    depth: int = 0
+    survival: float = 1.0
+    taken: float = 0.0
     children: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Node(Place):
+    """A guess. ``made_at``: its depth below the root of the time when it was added."""
+
+    parent_id: int = 0
+    token: int = 0
+    confidence: float = 1.0
+    source: Source = Source.MODEL
+    made_at: int = 0
 
 
 class TokenTree:
@@ -49,38 +61,43 @@ class TokenTree:
     ) -> None:
         self.max_nodes = max_nodes
         self.max_depth = max_depth
-        self._root_id = path_id(start_id(seq_id, incarnation), tokens)
+        self._root = Place(path_id(start_id(seq_id, incarnation), tokens))
         self._behind: list[int] = []  # committed tokens that the root does not know of yet
         self.nodes: dict[int, Node] = {}
-        self.root_children: list[int] = []
         self._committed_child: dict[int, int] = {}  # id of a former root -> id of the next one
+
+    @property
+    def root(self) -> Place:
+        """The end of the committed path."""
+        if self._behind:
+            behind, self._behind = self._behind, []
+            self._root = Place(self._follow(behind))
+        return self._root
 
     @property
     def root_id(self) -> int:
         """Id of the committed path."""
-        if self._behind:
-            self._follow(self._behind)
-            self._behind = []
-        return self._root_id
+        return self.root.id
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def __contains__(self, node_id: int) -> bool:
-        return node_id == self.root_id or node_id in self.nodes
+        return node_id in self.nodes or node_id == self.root.id
+
+    def place(self, node_id: int) -> Place:
+        """A node; the root for any other id."""
+        return self.nodes.get(node_id, self.root)
 
     def children(self, node_id: int) -> list[int]:
         """Ids of the children of the root or of a node."""
-        node = self.nodes.get(node_id)
-        return self.root_children if node is None else node.children
+        return self.place(node_id).children
 
     def depth(self, node_id: int) -> int:
-        node = self.nodes.get(node_id)
-        return 0 if node is None else node.depth
+        return self.place(node_id).depth
 
     def survival(self, node_id: int) -> float:
-        node = self.nodes.get(node_id)
-        return 1.0 if node is None else node.survival
+        return self.place(node_id).survival
 
     def promise(self) -> float:
         """Tokens that the target is expected to take from the tree."""
@@ -111,25 +128,32 @@ class TokenTree:
 
     def add(self, parent_id: int, token: int, confidence: float, source: Source) -> Added:
         """Attach a guess below ``parent_id``."""
-        nodes, root_id = self.nodes, self.root_id
-        node_id = child_id(parent_id, token)
-        if node_id in nodes or self._committed_child.get(parent_id) == node_id:
-            return Added.KNOWN
-        if parent_id in self._committed_child:
-            return Added.STALE
-        parent = nodes.get(parent_id)
-        if parent is not None:
-            siblings, depth, above = parent.children, parent.depth + 1, parent.survival
-        elif parent_id == root_id:
-            siblings, depth, above = self.root_children, 1, 1.0
-        else:
-            return Added.ORPHAN
-        if len(nodes) >= self.max_nodes or depth > self.max_depth:
-            return Added.FULL
-        survival = above * confidence
-        nodes[node_id] = Node(node_id, parent_id, token, depth, confidence, survival, source)
-        siblings.append(node_id)
-        return Added.NEW
+        parent = self.nodes.get(parent_id) or self.root
+        if parent.id != parent_id:
+            known = self._committed_child.get(parent_id)
+            if known is None:
+                return Added.ORPHAN
+            return Added.KNOWN if known == child_id(parent_id, token) else Added.STALE
+        if self.grow(parent, token, confidence, source) is not None:
+            return Added.NEW
+        return Added.KNOWN if child_id(parent_id, token) in self.nodes else Added.FULL
+
+    def grow(self, parent: Place, token: int, confidence: float, source: Source) -> Node | None:
+        """Attach a guess below the root or a node.
+
+        None if it is there already, or if a bound is reached.
+        """
+        nodes, depth = self.nodes, parent.depth + 1
+        node_id = child_id(parent.id, token)
+        if node_id in nodes or len(nodes) >= self.max_nodes or depth > self.max_depth:
+            return None
+        survival = parent.survival * confidence
+        node = nodes[node_id] = Node(
+            node_id, depth, survival, 0.0, [], parent.id, token, confidence, source, depth
+        )
+        parent.children.append(node_id)
+        parent.taken += confidence
+        return node
 
     def advance(self, tokens: Sequence[int]) -> bool:
         """Re-root at the end of ``tokens`` and keep the subtree there.
@@ -144,27 +168,30 @@ class TokenTree:
         if not self.nodes:
             self._behind += tokens
             return False
+        old, self.nodes = self.nodes, {}
         root_id = self._follow(tokens)
-        hit = root_id in self.nodes
-        self._keep(self.nodes[root_id].children if hit else [])
-        return hit
+        root = old.get(root_id)
+        if root is None:
+            self._root = Place(root_id)
+            return False
+        self._root = Place(root_id, 0, 1.0, root.taken, root.children)
+        self._keep(old)
+        return True
 
     def _follow(self, tokens: Iterable[int]) -> int:
-        """Move the root, and remember the former ones; returns its id."""
+        """Remember the root and those before its place after ``tokens``, whose id is returned."""
+        root_id = self._root.id
         for token in tokens:
-            next_id = child_id(self._root_id, token)
-            self._committed_child[self._root_id] = next_id
-            self._root_id = next_id
+            next_id = child_id(root_id, token)
+            self._committed_child[root_id] = next_id
+            root_id = next_id
         while len(self._committed_child) > REMEMBERED_ROOTS:
             del self._committed_child[next(iter(self._committed_child))]
-        return self._root_id
+        return root_id
 
-    def _keep(self, children: list[int]) -> None:
-        """Make what hangs below ``children``, those of the root, the whole tree."""
-        old = self.nodes
-        self.root_children = list(children)
-        self.nodes = {}
-        stack = [(child, 1, 1.0) for child in children]
+    def _keep(self, old: Mapping[int, Node]) -> None:
+        """Make what hangs below the root the whole tree."""
+        stack = [(child, 1, 1.0) for child in self._root.children]
         while stack:
             node_id, depth, above = stack.pop()
             node = old[node_id]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from foredraft.params import FinishReason, SamplingParams, Schedule, Speculation
 
@@ -21,6 +22,8 @@ class Source(IntEnum):
 
     MODEL = 1
     SUFFIX = 2
+
+    __hash__ = int.__hash__  # an enum's own is Python code, and there is a look-up per guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,7 @@ class SequenceErrors:
     errors: tuple[SequenceError, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
+class NodeGroup(NamedTuple):
     """Guesses for one sequence; a parent stands before its children."""
 
     seq_id: int

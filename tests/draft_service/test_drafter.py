@@ -182,7 +182,7 @@ def test_siblings_are_never_likelier_than_certain_together() -> None:
     target = ScriptedTarget(opened, [*prompt, 6])
     drafter.handle(1, OpenSequences((opened,)))
     exchange(drafter, [target])
-    assert len(target.tree.root_children) > 1
+    assert len(target.tree.root.children) > 1
     for parent in [target.tree.root_id, *target.tree.nodes]:
         children = [target.tree.nodes[child] for child in target.tree.children(parent)]
         assert sum(child.confidence for child in children) <= 1.0 + 1e-6

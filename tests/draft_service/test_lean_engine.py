@@ -24,7 +24,8 @@ from draft_service.sequence import DraftSequence
 from foredraft.config import EngineConfig
 from foredraft.engine.runner import ModelRunner
 from foredraft.params import SamplingParams, Speculation
-from foredraft.policy.calibration import Calibration, model_bucket
+from foredraft.policy.bucket import model_bucket
+from foredraft.policy.calibration import Calibration
 from foredraft.wire.messages import Limits, OpenSequence
 
 CONTEXT = 320
@@ -110,7 +111,7 @@ class Play:
         places = [sequence.tree.root_id, *(set(sequence.tree.nodes) & sequence.evaluated)]
         parent = self.random.choice(sorted(places))
         option = Option(self.random.randrange(3, 128), model_bucket(0.5, 0))
-        sequence.add(parent, option, 0.5)
+        sequence.add(sequence.tree.place(parent), option, 0.5)
 
     def evaluate(self) -> None:
         """The roots and some nodes of most sequences in one pass."""

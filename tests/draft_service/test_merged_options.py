@@ -7,15 +7,14 @@ from draft_service.merged_options import merged
 from draft_service.open_options import Option, Trail
 from draft_service.sequence import DraftSequence
 from foredraft.params import SamplingParams
-from foredraft.policy.calibration import (
-    Calibration,
+from foredraft.policy.bucket import (
     Evidence,
     agreed_bucket,
     doubted_bucket,
     model_bucket,
-    prior,
     suffix_bucket,
 )
+from foredraft.policy.calibration import Calibration
 from foredraft.wire.messages import DraftBudget, Limits, ModelInfo, OpenSequence, Source
 
 BUDGET = DraftBudget(16, 4, 0.01)
@@ -51,10 +50,10 @@ def test_both_sources_make_one_list_in_which_no_token_comes_twice() -> None:
 def test_who_agrees_is_likelier_and_who_is_alone_less_likely() -> None:
     for chance, rank in ((0.02, 2), (0.4, 0), (0.97, 0)):
         bucket = model_bucket(chance, rank)
-        weak, sure = (prior(agreed_bucket(bucket, suffix)) for suffix in (WEAK, SURE))
-        assert 0.0 < prior(bucket) < weak < sure < 1.0
+        weak, sure = (agreed_bucket(bucket, suffix).prior for suffix in (WEAK, SURE))
+        assert 0.0 < bucket.prior < weak < sure < 1.0
     for bucket in (WEAK, SURE):
-        assert 0.0 < prior(doubted_bucket(bucket)) < prior(bucket)
+        assert 0.0 < doubted_bucket(bucket).prior < bucket.prior
 
 
 def test_a_doubtful_guess_waits_for_the_model_and_gets_what_both_say() -> None:
@@ -69,7 +68,7 @@ def test_a_doubtful_guess_waits_for_the_model_and_gets_what_both_say() -> None:
     grow(sequence, BUDGET)
     assert children(sequence) == {6: Source.MODEL, 8: Source.MODEL}
     first = sequence.tree.nodes[sequence.tree.children(root)[0]]
-    assert first.token == 6 and first.confidence > prior(model_bucket(0.9, 0))
+    assert first.token == 6 and first.confidence > model_bucket(0.9, 0).prior
 
 
 def test_without_the_model_s_word_it_is_open_at_last() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draft_service.suffix_cache import MAX_MATCH, SuffixCache
-from foredraft.policy.calibration import Evidence
+from foredraft.policy.bucket import Evidence
 
 short_texts = st.lists(st.integers(0, 3), max_size=14)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def group(tokens: Sequence[int], seq_id: int = GOOD, **columns: Any) -> NodeGrou
         confidences=(0.9,) * len(tokens),
         sources=(Source.SUFFIX,) * len(tokens),
     )
-    return replace(made, **columns)
+    return made._replace(**columns)
 
 
 def nodes(*groups: NodeGroup) -> verify_pb2.VerifyRequest:

@@ -10,22 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.policy.calibration import (
-    Calibration,
-    SequenceCalibration,
-    model_bucket,
-    prior,
-    suffix_bucket,
-)
+from foredraft.policy.bucket import model_bucket, suffix_bucket
+from foredraft.policy.calibration import Calibration, SequenceCalibration
 
 
 def test_priors_grow_with_match_and_probability_and_fall_with_rank() -> None:
-    matches = [prior(suffix_bucket(match, 0)) for match in range(1, 40)]
-    chances = [prior(model_bucket(chance / 1000, 0)) for chance in range(1001)]
+    matches = [suffix_bucket(match, 0).prior for match in range(1, 40)]
+    chances = [model_bucket(chance / 1000, 0).prior for chance in range(1001)]
     for values in (matches, chances):
         assert values == sorted(values)
         assert min(values) > 0.0 and max(values) < 1.0
-    assert prior(suffix_bucket(8, 0)) > prior(suffix_bucket(8, 1)) > prior(suffix_bucket(8, 2))
+    first, second, third = (suffix_bucket(8, rank).prior for rank in range(3))
+    assert first > second > third
 
 
 def test_a_copy_earns_trust_within_a_few_commits() -> None:
@@ -65,9 +61,9 @@ def test_buckets_teach_each_other_little() -> None:
     calibration = SequenceCalibration(Calibration())
     for _ in range(100):
         calibration.observe(suffix_bucket(1, 0), False)
-    start = prior(suffix_bucket(30, 0))
+    start = suffix_bucket(30, 0).prior
     assert start - 0.04 < calibration.estimate(suffix_bucket(30, 0)) < start
-    assert calibration.estimate(model_bucket(0.6, 0)) == prior(model_bucket(0.6, 0))
+    assert calibration.estimate(model_bucket(0.6, 0)) == model_bucket(0.6, 0).prior
 
 
 class Text:

@@ -8,7 +8,7 @@ from draft_service.draft_kv import DraftKV
 from draft_service.drafter import Drafter
 from draft_service.open_options import Option
 from foredraft.params import SamplingParams, Speculation
-from foredraft.policy.calibration import model_bucket
+from foredraft.policy.bucket import model_bucket
 from foredraft.policy.pace import Pace
 from foredraft.policy.selection import Candidate, select_nodes
 from foredraft.tree.node_id import child_id
@@ -91,8 +91,8 @@ class ModelledDraft:
     def move(self, sequence, moves) -> None:
         pass
 
-    def reaches(self, sequence, node_id: int) -> bool:
-        return True
+    def reach(self, sequence) -> int:
+        return LIMITS.max_depth
 
     def lags(self, sequence) -> bool:
         return sequence.unfed > 32
@@ -102,7 +102,8 @@ class ModelledDraft:
         sequence.kv.fed = len(sequence.tokens) - 1
         self.seconds += self._times.draft / 1000
 
-    def evaluate(self, evaluations) -> None:
+    def evaluate(self, evaluations, meanwhile) -> None:
+        meanwhile()
         rows = 0
         for evaluation in evaluations:
             sequence = evaluation.sequence
