@@ -16,7 +16,7 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -129,10 +129,10 @@ class _TimedEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def extend(self, batch: Sequence[Extension]) -> Guesses:
+    def extend(self, batch: Sequence[Extension], meanwhile: Callable[[], None]) -> Guesses:
         self.batch = batch
         started = perf_counter()
-        guesses = self._engine.extend(batch)
+        guesses = self._engine.extend(batch, meanwhile)
         self.milliseconds = _since(started)
         return guesses
 

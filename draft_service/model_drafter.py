@@ -95,12 +95,14 @@ class ModelDrafter:
         """Feed the chosen nodes in one pass and note their options.
 
         Args:
-            meanwhile: what else there is to do before anybody asks for an estimate.
+            meanwhile: what else there is to do while a GPU computes.
         """
 
-        guesses = self._engine.extend([self._extension(one) for one in evaluations])
-        _mark_fed(evaluations)
-        meanwhile()
+        def keep_books() -> None:
+            _mark_fed(evaluations)
+            meanwhile()
+
+        guesses = self._engine.extend([self._extension(one) for one in evaluations], keep_books)
         self._note_options(evaluations, guesses)
 
     def _extension(self, evaluation: Evaluation) -> Extension:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from foredraft.engine.kv import BlockPool
 from foredraft.engine.sampling import SampledRow
@@ -13,8 +12,7 @@ from foredraft.wire.messages import ModelInfo
 WIDTH = 3  # different guesses at one place
 
 
-@dataclass(frozen=True, slots=True)
-class Extension:
+class Extension(NamedTuple):
     """New rows of one sequence: committed tokens first, then nodes.
 
     blocks: its memory, all in one piece; slot i lies in ``blocks[i // BLOCK]``.
@@ -38,8 +36,7 @@ class Extension:
         return len(self.committed) + len(self.nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class Guesses:
+class Guesses(NamedTuple):
     """For every look the likeliest next tokens, best first, and the probability of each.
 
     There are `WIDTH` of them, or as many as the model can guess.
@@ -64,8 +61,12 @@ class DraftEngine(Protocol):
     def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
         """Write the entries of committed tokens at positions start..start+len(tokens)-1."""
 
-    def extend(self, batch: Sequence[Extension]) -> Guesses:
-        """Write the entries of new rows; guesses in the order of the looks."""
+    def extend(self, batch: Sequence[Extension], meanwhile: Callable[[], None]) -> Guesses:
+        """Write the entries of new rows; guesses in the order of the looks.
+
+        Args:
+            meanwhile: is called once, while a device computes if it is not this processor.
+        """
 
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy entries from slot to slot of one sequence; all reads come before the writes."""

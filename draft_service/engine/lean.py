@@ -140,13 +140,16 @@ class LeanEngine:
         self._forward.write(self._ids(rows.tokens), self._ids(rows.positions), attention)
 
     @torch.inference_mode()
-    def extend(self, batch: Sequence[Extension]) -> Guesses:
+    def extend(
+        self, batch: Sequence[Extension], meanwhile: Callable[[], None] = lambda: None
+    ) -> Guesses:
         """Write the entries of new rows; guesses in the order of the looks."""
         self._memory.settle()
         rows = rows_of(batch)
         shape = None if self._static is None else self._static.shape_of(rows)
         if self._static is not None and shape is not None:
-            return self._static.run(rows, shape)
+            return self._static.run(rows, shape, meanwhile)
+        meanwhile()
         hidden = self._hidden(rows)
         return self._guesser.guesses(self._logits(hidden), rows.looks, self._exact(hidden))
 
@@ -161,13 +164,16 @@ class LeanEngine:
 
     @torch.inference_mode()
     def device_ms(self, batch: Sequence[Extension]) -> float:
-        """Milliseconds of the pass alone, between its input and its guesses, for benchmarks."""
+        """Milliseconds of the pass alone, its input and guesses on their way included.
+
+        For benchmarks.
+        """
         self._memory.settle()
         rows = rows_of(batch)
         shape = None if self._static is None else self._static.shape_of(rows)
         if self._static is None or shape is None:
             return _milliseconds(lambda: self._logits(self._hidden(rows)), self._device)
-        return _milliseconds(self._static.sent(rows, shape).launch, self._device)
+        return _milliseconds(self._static.filled(rows, shape).launch, self._device)
 
     def _fixed_pass(self, kernels: bool) -> FixedPass:
         if not kernels:

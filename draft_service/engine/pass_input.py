@@ -76,15 +76,18 @@ class PassNumbers:
         self._heats = self._numbers[:, _HEAT].view(np.float64)
 
     def send(self, table: Tensor) -> None:
-        """As many rows as that table on the device has, once it has what was sent before."""
+        """As many rows as that table on the device has; a graph may hold this copy."""
         table.copy_(self._table[: len(table)], non_blocking=True)
 
+    def clear(self) -> None:
+        """Rows that nobody needs: token 0 at position 0 in slot 0, of nobody."""
+        self._numbers.fill(0)
+
     def fill(self, rows: Rows, count: int) -> None:
-        """Up to ``count`` rows that nobody needs: token 0 at position 0 in slot 0, of nobody."""
+        """Up to ``count`` rows, once what was sent before has arrived; nobody needs the last."""
         self._numbers[len(rows) : count] = 0
         numbers = self._numbers[: len(rows)]
-        known = rows.tokens, rows.positions, rows.slots, rows.firsts, rows.seen, rows.lasts
-        numbers[:, :_DEPTH] = np.array(known).T
+        numbers[:, :_DEPTH] = rows.numbers
         numbers[:, _DEPTH:_LINES] = 0
         numbers[:, _LINES:] = (numbers[:, _SLOT] - numbers[:, _FIRST])[:, None]
         for row, line in enumerate(rows.lines):

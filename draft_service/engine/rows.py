@@ -1,17 +1,21 @@
-"""The rows of one pass over many sequences, as columns."""
+"""The rows of one pass over many sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from draft_service.engine.draft_engine import Extension
 from draft_service.engine.memory import first_slot
 from foredraft.engine.sampling import SampledRow
 
+# Token; position; slot of its entry, counted over the whole memory; the slot at which its sequence
+# begins; how many slots from there on it sees; the last one in use from there on.
+Numbers = tuple[int, int, int, int, int, int]
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+
+class Piece(NamedTuple):
     """The rows of one sequence.
 
     first: the physical slot at which its memory begins.
@@ -25,33 +29,41 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Columns of equal length, in the order of the batch, committed tokens before nodes.
+    """In the order of the batch, committed tokens before nodes.
 
-    slots: where the entry of a row goes, counted over the whole memory.
-    firsts, lasts: the slot at which a row's sequence begins, and from there on the last one in use.
-    seen: so many slots from its sequence's first on are seen by a row.
-    lines: slots of the sequence that it sees behind them; none for a committed token.
+    lines: slots of its sequence that a row sees behind the first ones; none for a committed token.
     looked: places of the rows whose guesses are wanted, and how their tokens are drawn.
     """
 
-    tokens: list[int]
-    positions: list[int]
-    slots: list[int]
-    firsts: list[int]
-    seen: list[int]
-    lasts: list[int]
+    numbers: list[Numbers]
     lines: list[Sequence[int]]
     pieces: list[Piece]
     looked: list[int]
     looks: list[SampledRow | None]
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self.numbers)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [row[0] for row in self.numbers]
+
+    @property
+    def positions(self) -> list[int]:
+        return [row[1] for row in self.numbers]
+
+    @property
+    def slots(self) -> list[int]:
+        return [row[2] for row in self.numbers]
+
+    @property
+    def seen(self) -> list[int]:
+        return [row[4] for row in self.numbers]
 
     @property
     def reach(self) -> int:
         """Slots of the longest sequence."""
-        return max(piece.used for piece in self.pieces)
+        return max([piece.used for piece in self.pieces])
 
     @property
     def deepest(self) -> int:
@@ -61,35 +73,25 @@ class Rows:
 
 def rows_of(batch: Sequence[Extension]) -> Rows:
     """Lay a batch out; it has at least one row."""
-    tokens: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    firsts: list[int] = []
-    seen: list[int] = []
-    lasts: list[int] = []
+    numbers: list[Numbers] = []
     lines: list[Sequence[int]] = []
     pieces: list[Piece] = []
     looked: list[int] = []
     looks: list[SampledRow | None] = []
     for one in batch:
-        start, first = len(tokens), first_slot(one.blocks)
-        used = known = one.fed + len(one.committed)
-        tokens += one.committed
-        positions += range(one.fed, known)
-        slots += range(first + one.fed, first + known)
-        seen += range(one.fed + 1, known + 1)
-        lines += [()] * len(one.committed)
+        start, first, committed = len(numbers), first_slot(one.blocks), one.committed
+        used = known = one.fed + len(committed)
         if one.nodes:
-            tokens += one.nodes
-            positions += [known - 1 + len(line) for line in one.lines]
-            slots += [first + line[-1] for line in one.lines]
-            seen += [known] * len(one.nodes)
-            lines += one.lines
             used = max(known, *[max(line) + 1 for line in one.lines])
-        end = len(tokens)
-        firsts += [first] * (end - start)
-        lasts += [used - 1] * (end - start)
+        last = used - 1
+        for position, token in enumerate(committed, one.fed):
+            numbers.append((token, position, first + position, first, position + 1, last))
+            lines.append(())
+        for token, line in zip(one.nodes, one.lines, strict=True):
+            numbers.append((token, known - 1 + len(line), first + line[-1], first, known, last))
+            lines.append(line)
+        end = len(numbers)
         pieces.append(Piece(slice(start, end), first, used))
         looked += range(end - len(one.looks), end)
         looks += one.looks
-    return Rows(tokens, positions, slots, firsts, seen, lasts, lines, pieces, looked, looks)
+    return Rows(numbers, lines, pieces, looked, looks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -33,7 +33,8 @@ class RunnerEngine:
     def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
         self._runner.prefill(blocks, tokens, start)
 
-    def extend(self, batch: Sequence[Extension]) -> Guesses:
+    def extend(self, batch: Sequence[Extension], meanwhile: Callable[[], None]) -> Guesses:
+        meanwhile()
         logits = self._runner.forward([_sequence_rows(one) for one in batch])
         looked: list[int] = []
         total = 0

@@ -1,13 +1,14 @@
 """Passes of fixed shapes over memory that stays where it is: a GPU replays them as graphs.
 
-What a pass is given goes over in one copy, and its guesses come back in one. A shape is captured
-when it is first used; where there are no graphs its operations are made one by one, the same ones.
+What a pass is given goes over in one copy, and its guesses come back in one; both are part of it,
+so that a pass is one launch. A shape is captured when it is first used; where there are no graphs
+its operations are made one by one, the same ones.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,14 +62,21 @@ class FixedPass(Protocol):
 
 
 class StaticPass:
-    """One shape, and what it is given."""
+    """One shape: what it is given comes from ``numbers``, its guesses go to ``came``, on the host.
 
-    def __init__(self, shape: Shape, given: PassInput, fixed: FixedPass) -> None:
+    logits: those of the newest pass, on the device.
+    """
+
+    def __init__(
+        self, shape: Shape, numbers: PassNumbers, given: PassInput, came: Tensor, fixed: FixedPass
+    ) -> None:
+        self._numbers = numbers
         self._given = given
+        self._came = came
         self._shape = shape
         self._fixed = fixed
         self._graph: torch.cuda.CUDAGraph | None = None
-        self.logits = self.best = torch.empty(0)
+        self.logits = torch.empty(0)
 
     def capture(self, pool: Any) -> None:
         """Make a graph of the pass; its memory comes from ``pool``, which graphs share."""
@@ -83,9 +91,9 @@ class StaticPass:
         self._graph = graph
 
     def launch(self) -> None:
-        """Compute ``logits`` and ``best``.
+        """Begin to compute.
 
-        They must be read before the next launch: graphs share their memory.
+        Logits and guesses must be read before the next launch: graphs share their memory.
         """
         if self._graph is None:
             self._compute()
@@ -93,7 +101,9 @@ class StaticPass:
             self._graph.replay()
 
     def _compute(self) -> None:
-        self.logits, self.best = self._fixed.compute(self._given, self._shape)
+        self._numbers.send(self._given.table)
+        self.logits, best = self._fixed.compute(self._given, self._shape)
+        self._came.copy_(best, non_blocking=True)
 
 
 class StaticPasses:
@@ -117,39 +127,37 @@ class StaticPasses:
     def warm_up(self) -> None:
         """Make what is used the most. Later a capture keeps all others waiting."""
         # What an earlier pass was given may reach beyond a shorter shape, which computes with it.
-        self._given.table.zero_()
+        self._numbers.clear()
         for shape in self._fixed.warm:
             self._pass(shape).launch()
 
-    def run(self, rows: Rows, shape: Shape) -> Guesses:
-        """One pass; the memory must be settled."""
-        made = self.sent(rows, shape)
+    def run(self, rows: Rows, shape: Shape, meanwhile: Callable[[], None]) -> Guesses:
+        """One pass; the memory must be settled. ``meanwhile`` is called while a GPU computes."""
+        made = self.filled(rows, shape)
         made.launch()
-        return self._read(made, rows)
-
-    def sent(self, rows: Rows, shape: Shape) -> StaticPass:
-        """The pass of that shape, whose input is on its way."""
-        self._numbers.fill(rows, shape.rows)
-        self._numbers.send(self._given.table[: shape.rows])
-        return self._pass(shape)
-
-    def _pass(self, shape: Shape) -> StaticPass:
-        made = self._passes.get(shape)
-        if made is None:
-            made = StaticPass(shape, self._given[: shape.rows], self._fixed)
-            if self._pool is not None:
-                made.capture(self._pool)
-            self._passes[shape] = made
-        return made
-
-    def _read(self, made: StaticPass, rows: Rows) -> Guesses:
-        self._came[: len(made.best)].copy_(made.best, non_blocking=True)
+        meanwhile()
         if self._on_gpu:
             torch.cuda.current_stream().synchronize()
         found = self._found[rows.looked]
         guesses = Guesses(found[:, 0].astype(np.int64).tolist(), found[:, 1].tolist())
         self._mend(guesses, made, rows)
         return guesses
+
+    def filled(self, rows: Rows, shape: Shape) -> StaticPass:
+        """The pass of that shape, whose input is ready to be sent."""
+        self._numbers.fill(rows, shape.rows)
+        return self._pass(shape)
+
+    def _pass(self, shape: Shape) -> StaticPass:
+        made = self._passes.get(shape)
+        if made is None:
+            count = shape.rows
+            given, came = self._given[:count], self._came[:count]
+            made = StaticPass(shape, self._numbers, given, came, self._fixed)
+            if self._pool is not None:
+                made.capture(self._pool)
+            self._passes[shape] = made
+        return made
 
     def _mend(self, guesses: Guesses, made: StaticPass, rows: Rows) -> None:
         """Rows with penalties, bias or filters are scored again, one by one."""

@@ -78,8 +78,8 @@ class Play:
         self.model = ModelDrafter(self.engine, self.target)
         inner, extend = self.engine, self.engine.extend
 
-        def noting(batch: list[Extension]) -> Any:
-            guesses = extend(batch)
+        def noting(batch: list[Extension], meanwhile: Callable[[], None]) -> Any:
+            guesses = extend(batch, meanwhile)
             self.chances += [chance for row in guesses.chances for chance in row]
             return guesses
 

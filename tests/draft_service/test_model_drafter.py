@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -119,8 +119,8 @@ class CorruptingEngine:
     def __getattr__(self, name: str):
         return getattr(self._engine, name)
 
-    def extend(self, batch: Sequence[Extension]) -> Guesses:
-        guesses = self._engine.extend(batch)
+    def extend(self, batch: Sequence[Extension], meanwhile: Callable[[], None]) -> Guesses:
+        guesses = self._engine.extend(batch, meanwhile)
         looks = len(guesses.tokens)
         return Guesses([[0]] * looks, [[1.0]] * looks) if self.corrupt else guesses
 
@@ -366,11 +366,11 @@ class RecordingEngine(CorruptingEngine):
         super().__init__(engine)
         self.largest_token = self.last_position = 0
 
-    def extend(self, batch):
+    def extend(self, batch, meanwhile):
         rows = rows_of(batch)
         self.largest_token = max(self.largest_token, *rows.tokens)
         self.last_position = max(self.last_position, *rows.positions)
-        return super().extend(batch)
+        return super().extend(batch, meanwhile)
 
     def prefill(self, blocks, tokens, start):
         self.largest_token = max(self.largest_token, *tokens)
@@ -452,7 +452,7 @@ def test_a_full_pool_costs_guesses_and_nothing_else(directory) -> None:
 
 
 class FailingEngine(CorruptingEngine):
-    def extend(self, batch):
+    def extend(self, batch, meanwhile):
         raise RuntimeError("device lost")
 
 
