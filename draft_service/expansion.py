@@ -45,7 +45,7 @@ def grow(sequence: DraftSequence, budget: DraftBudget) -> None:
 
 
 def _open_changed(sequence: DraftSequence, max_depth: int, budget: DraftBudget) -> None:
-    """File the options of places that are new, or of which the model has told more."""
+    """File what are no nodes yet of places that are new, or of which the model has told more."""
     nodes, root, push = sequence.tree.nodes, sequence.tree.root, sequence.open.push
     floor = min(budget.min_survival, budget.ahead_survival or 1.0)
     estimates = sequence.calibration.estimates
@@ -57,9 +57,10 @@ def _open_changed(sequence: DraftSequence, max_depth: int, budget: DraftBudget) 
         options = sequence.open_options(parent_id, budget.min_survival)
         if options:
             above, chances = parent.survival, estimates(depth)
+            known = [nodes[child].token for child in parent.children]
             for option in options:
                 survival = above * chances[option.bucket]
-                if survival >= floor:
+                if survival >= floor and option.token not in known:
                     push(survival, depth, parent_id, option)
 
 
@@ -82,4 +83,5 @@ def frontier(sequence: DraftSequence, budget: DraftBudget, reach: int) -> Fronti
         ]
     worths = [(place.survival * (1.0 - place.taken), place.id) for place in places]
     wanted = [entry for entry in worths if entry[0] > 0.0 and entry[0] >= least]
-    return sorted(wanted, key=itemgetter(0), reverse=True)
+    wanted.sort(key=itemgetter(0), reverse=True)
+    return wanted

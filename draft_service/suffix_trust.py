@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from draft_service.suffix_cache import LONG, PAIR
 
@@ -32,4 +32,4 @@ class SuffixTrust:
     def after(self, guessed: int) -> SuffixTrust:
         """With a commit of which so many tokens had been guessed."""
         since = 0 if self.shortest == 1 else self.since + 1
-        return replace(self, worth=self.worth + _MEMORY * (guessed - self.worth), since=since)
+        return SuffixTrust(self.worth + _MEMORY * (guessed - self.worth), since)

@@ -70,20 +70,21 @@ class TokenTree:
     def root(self) -> Place:
         """The end of the committed path."""
         if self._behind:
-            behind, self._behind = self._behind, []
-            self._root = Place(self._follow(behind))
+            self._catch_up()
         return self._root
 
     @property
     def root_id(self) -> int:
         """Id of the committed path."""
-        return self.root.id
+        if self._behind:
+            self._catch_up()
+        return self._root.id
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def __contains__(self, node_id: int) -> bool:
-        return node_id in self.nodes or node_id == self.root.id
+        return node_id in self.nodes or node_id == self.root_id
 
     def place(self, node_id: int) -> Place:
         """A node; the root for any other id."""
@@ -116,9 +117,10 @@ class TokenTree:
     def lineage(self, node_id: int) -> list[int]:
         """Ids from below the root down to the node."""
         line: list[int] = []
-        while node_id != self.root_id:
+        nodes, root_id = self.nodes, self.root_id
+        while node_id != root_id:
             line.append(node_id)
-            node_id = self.nodes[node_id].parent_id
+            node_id = nodes[node_id].parent_id
         line.reverse()
         return line
 
@@ -177,6 +179,10 @@ class TokenTree:
         self._root = Place(root_id, 0, 1.0, root.taken, root.children)
         self._keep(old)
         return True
+
+    def _catch_up(self) -> None:
+        behind, self._behind = self._behind, []
+        self._root = Place(self._follow(behind))
 
     def _follow(self, tokens: Iterable[int]) -> int:
         """Remember the root and those before its place after ``tokens``, whose id is returned."""
