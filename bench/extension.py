@@ -3,9 +3,8 @@
 So many sequences are open at a drafter. In every round each of them is told one more token, and
 the model looks at all their new roots in one pass. Four times are taken, one inside the other:
 from the commits to the nodes; from the request for a pass to its nodes; the engine's part of that;
-and the pass on the device alone, without what goes over and comes back, which is made again for
-it. Without --draft the weights are random and have the shape of a draft that was pruned out of
-the target.
+and the pass on the device alone, which is made again for it. Without --draft the weights are
+random and have the shape of a draft that was pruned out of the target.
 """
 
 from __future__ import annotations
