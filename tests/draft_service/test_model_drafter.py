@@ -499,6 +499,29 @@ def test_commits_between_passes_re_root_at_once(directory, runner, engine) -> No
     assert len(target.proposed) > 20 and kept > 5
 
 
+def test_what_commits_have_shown_is_learned_while_a_pass_runs(directory, engine) -> None:
+    """Neither before the pass, which would keep it waiting, nor behind it."""
+    left = []
+
+    class Watching(CorruptingEngine):
+        def extend(self, batch, meanwhile):
+            def watched() -> None:
+                left.append(len(drafter._calibration.observed))
+                meanwhile()
+                left.append(len(drafter._calibration.observed))
+
+            return self._engine.extend(batch, watched)
+
+    drafter = make_drafter(Watching(engine), read_target(directory), DraftBudget(24, 1, 0.0))
+    opened = open_model(1, random_prompt(13), SamplingParams(max_tokens=100, ignore_eos=True))
+    target = ScriptedTarget(opened, [*opened.prompt, *random_prompt(14, length=6)])
+    drafter.handle(1, OpenSequences((opened,)))
+    while not target.done:
+        exchange(drafter, [target])
+        commit_all(drafter, [target])
+    assert left == [0, 0] + [3, 0] * 5  # three guesses for each root but the first
+
+
 def test_few_messages_per_root(directory, runner, pieces) -> None:
     """Eight passes for one root go out in at most five messages."""
     params = SamplingParams(max_tokens=400, ignore_eos=True)

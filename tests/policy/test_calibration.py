@@ -153,6 +153,25 @@ def test_estimates_follow_a_change() -> None:
     assert rms(later) < 0.05
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_does_not_matter_when_outcomes_are_learned(seed: int) -> None:
+    """At once or when somebody asks: two sequences are told the very same."""
+    services = Calibration(), Calibration()
+    pairs = [[SequenceCalibration(service) for service in services] for _ in range(2)]
+    rng = random.Random(seed)
+    buckets = [model_bucket(0.4, 0), model_bucket(0.7, 1), suffix_bucket(3, 0)]
+    for _ in range(300):
+        pair, bucket, depth = rng.choice(pairs), rng.choice(buckets), rng.randrange(1, 11)
+        if rng.random() < 0.3:
+            at_once, lazily = (one.estimate(bucket, depth) for one in pair)
+            assert at_once == lazily and pair[0].looks() == pair[1].looks()
+            continue
+        chosen = rng.random() < 0.6
+        for one in pair:
+            one.observe(bucket, chosen, depth)
+        services[0].learn()
+
+
 def test_a_look_is_worth_what_looks_have_shown() -> None:
     calibration = SequenceCalibration(Calibration())
     before = calibration.looks()
