@@ -28,5 +28,6 @@ def merged(model: Sequence[Option], suffix: Sequence[Option]) -> Sequence[Option
             bucket = agreed_bucket(option.bucket, other.bucket)
             option = Option(option.token, bucket, other.trail)
         options.append(option)
-    doubted = (other._replace(bucket=doubted_bucket(other.bucket)) for other in others.values())
-    return [*options, *doubted]
+    for token, other in others.items():
+        options.append(Option(token, doubted_bucket(other.bucket), other.trail))
+    return options

@@ -49,7 +49,7 @@ class SuffixSource:
         least = min_survival / self._tree.survival(parent_id)
         if self._open_mass(options) < least:  # alternatives would not be worth a look
             return options
-        path = self._tree.path(parent_id)
+        path = path or self._tree.path(parent_id)
         if self._cache.repeats(self._shortest(parent_id, trail), path):
             options = _different([*options, *self._look_up(path)])
         kept = self._kept()
@@ -100,7 +100,8 @@ class SuffixSource:
         for rank, found in enumerate(kept.propose(self._cache.tail(path), _WIDTH)):
             bucket = suffix_bucket(found.match, rank, found.evidence)
             known = merged.get(found.token)
-            if known is None or self._estimate(known) < self._calibration.estimate(bucket):
+            chances = self._calibration.estimates(depth=1)
+            if known is None or chances[known.bucket] < chances[bucket]:
                 trail = Trail(found.match, found.position, elsewhere=True)
                 merged[found.token] = Option(found.token, bucket, trail)
         return list(merged.values())
@@ -173,12 +174,12 @@ class SuffixSource:
         farthest = -1 if trail is None else max(trail.position, trail.back) + 2
         return () if 0 <= farthest < len(self._cache) else self._tree.path(parent_id)
 
-    def _open_mass(self, options: Iterable[Option]) -> float:
+    def _open_mass(self, options: Sequence[Option]) -> float:
         """Probability that none of the guesses is right."""
-        return 1.0 - sum(map(self._estimate, options))
-
-    def _estimate(self, option: Option) -> float:
-        return self._calibration.estimate(option.bucket)
+        if not options:
+            return 1.0
+        chances = self._calibration.estimates(depth=1)
+        return 1.0 - sum([chances[option.bucket] for option in options])
 
     def _option(self, trail: Trail, bucket: Bucket, path: Sequence[int]) -> Option:
         return Option(self._cache.follow(trail.position, path), bucket, trail)
