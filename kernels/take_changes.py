@@ -1,7 +1,11 @@
-"""What the host says anew of some slots: their columns of `Sequences`, and trees that begin empty.
+"""What the host says anew of slots: columns of `Sequences`, and trees that begin empty.
+
+Of slots that are not new it says two things all the same, for it learns a step late what became of
+them: for how many nodes there is memory, and which of them shall take part no longer. It cannot let
+one take part that has ended meanwhile.
 
 One launch; one by one, the columns would take more time than selecting the nodes of a step. Bytes:
-8 per slot and column that is new.
+8 per slot and column.
 """
 
 from __future__ import annotations
@@ -20,12 +24,21 @@ from kernels.tree_layout import Sequences, Trees
 
 @triton.jit
 def _take_changes(
-    told, columns, changed, counts, slots, COLUMNS: tl.constexpr, SLOTS: tl.constexpr
-):
+    told, columns, changed, counts, slots,
+    COLUMNS: tl.constexpr, ACTIVE: tl.constexpr, NODE_LIMIT: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
     slot = tl.arange(0, SLOTS)
-    new = tl.load(changed + slot, mask=slot < slots, other=0) != 0
+    there = slot < slots
+    new = tl.load(changed + slot, mask=there, other=0) != 0
     for column in tl.static_range(COLUMNS):
-        tl.store(columns[column] + slot, tl.load(told[column] + slot, mask=new), mask=new)
+        given = tl.load(told[column] + slot, mask=there, other=0)
+        if column == ACTIVE:
+            held = tl.load(columns[column] + slot, mask=there, other=0)
+            tl.store(columns[column] + slot, tl.where(new, given, given & held), mask=there)
+        elif column == NODE_LIMIT:
+            tl.store(columns[column] + slot, given, mask=there)
+        else:
+            tl.store(columns[column] + slot, given, mask=new)
     tl.store(counts + slot, tl.zeros((SLOTS,), tl.int32), mask=new)
 
 
@@ -33,6 +46,8 @@ def take_changes(
     told: Mapping[str, Tensor], changed: Tensor, sequences: Sequences, trees: Trees
 ) -> None:
     """Take the columns that ``told`` has by the names of `Sequences`, where ``changed`` is not 0.
+
+    ``node_limit`` is taken everywhere, and ``active``, 0 or 1, where it is 0.
 
     Raises:
         ValueError: shapes or dtypes do not belong together.
@@ -51,6 +66,8 @@ def take_changes(
         trees.count,
         slots,
         COLUMNS=len(names),
+        ACTIVE=names.index("active"),
+        NODE_LIMIT=names.index("node_limit"),
         SLOTS=triton.next_power_of_2(slots),
         num_warps=1,
     )
@@ -64,4 +81,6 @@ def take_changes_reference(
     for field in fields(Sequences):
         column = getattr(sequences, field.name)
         column.copy_(torch.where(new, told[field.name], column))
+    sequences.active.bitwise_and_(told["active"] | new)
+    sequences.node_limit.copy_(told["node_limit"])
     trees.count.masked_fill_(new, 0)

@@ -93,14 +93,22 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What a step verifies. row: local rows of picked nodes, 0 for others [S, C]; count: [S]."""
+    """What a step verifies. row: local rows of picked nodes, 0 for others [S, C]; count: [S].
+
+    promise: float64 [S], tokens that they are thought to bring, the sum of their survivals.
+    """
 
     row: Tensor
     count: Tensor
+    promise: Tensor
 
     @classmethod
     def empty(cls, slots: int, capacity: int, device: torch.device) -> Picked:
-        return cls(row=_zeros((slots, capacity), device), count=_zeros((slots,), device))
+        return cls(
+            row=_zeros((slots, capacity), device),
+            count=_zeros((slots,), device),
+            promise=_zeros((slots,), device, torch.float64),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,8 @@ def _how_many(sequences, ordered, cost, most, MAX_NODES: tl.constexpr):
 
 @triton.jit
 def _pick(
-    actives, node_limits, ranks, ordered, eligible, cost, allowed, picked, slots, max_rows,
+    actives, node_limits, survivals, ranks, ordered, eligible, cost, allowed, picked,
+    slots, max_rows,
     SLOTS: tl.constexpr, CAPACITY: tl.constexpr, MAX_NODES: tl.constexpr,
 ):  # fmt: skip
     slot = tl.program_id(0)
@@ -134,6 +135,8 @@ def _pick(
     number = tl.cumsum(kept.to(tl.int32), 0)
     tl.store(picked[0] + slot * CAPACITY + node, tl.where(kept, number, 0))
     tl.store(picked[1] + slot, tl.sum(kept.to(tl.int32), 0))
+    survival = tl.load(survivals + slot * CAPACITY + node, mask=kept, other=0.0)
+    tl.store(picked[2] + slot, tl.sum(survival, 0))
 
 
 def tree_select(
@@ -179,12 +182,13 @@ def tree_select(
     _pick[(slots,)](
         sequences.active,
         sequences.node_limit,
+        trees.survival,
         workspace.ranks,
         workspace.ordered,
         workspace.eligible,
         cost,
         allowed,
-        (out.row, out.count),
+        (out.row, out.count, out.promise),
         slots,
         max_rows,
         SLOTS=triton.next_power_of_2(slots),
@@ -220,5 +224,6 @@ def tree_select_reference(
         if picked.count[slot] < sequences.node_limit[slot]:
             picked.row[slot, node] = 1
             picked.count[slot] += 1
+            picked.promise[slot] += trees.survival[slot, node]
     picked.row.copy_(picked.row.cumsum(1) * picked.row)
     return picked

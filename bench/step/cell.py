@@ -19,7 +19,7 @@ from foredraft.engine.fp8.model import Model
 from foredraft.engine.fp8.operations import Operations
 from foredraft.engine.fp8.weights import Weights
 from foredraft.engine.kv import BLOCK
-from foredraft.tree.node_id import child_id, start_id
+from foredraft.tree.node_id import child_id, signed, start_id
 from foredraft.wire.messages import Source
 from kernels.kv_layout import KVPool
 
@@ -105,10 +105,10 @@ def _content(cell: Cell) -> dict[str, Tensor]:
         "limit": every * (length + _TREE),
         "node_limit": every * _TREE,
         "root_token": every,
-        "root_id": torch.tensor([_signed(root) for root in roots]),
+        "root_id": torch.tensor([signed(root) for root in roots]),
         "allowed": torch.tensor([cell.nodes], dtype=torch.int32),
         "starts": torch.tensor([0, *accumulate(cell.shares)], dtype=torch.int32),
-        "parent_id": torch.tensor([_signed(parent) for parent, _ in nodes]),
+        "parent_id": torch.tensor([signed(parent) for parent, _ in nodes]),
         "token": torch.tensor([token for _, token in nodes], dtype=torch.int32),
         "confidence": torch.full((len(nodes),), _CONFIDENCE),
         "source": torch.full((len(nodes),), int(Source.MODEL), dtype=torch.int32),
@@ -123,8 +123,3 @@ def _binary_tree(root: int, count: int) -> Sequence[tuple[int, int]]:
         nodes.append((parent, 2 + number))
         ids.append(child_id(parent, 2 + number))
     return nodes
-
-
-def _signed(node_id: int) -> int:
-    """The 64 bits of an id as the device holds them."""
-    return node_id - 2**64 if node_id >= 2**63 else node_id

@@ -35,3 +35,8 @@ def path_id(parent_id: int, tokens: Iterable[int]) -> int:
     for token in tokens:
         node = child_id(node, token)
     return node
+
+
+def signed(node_id: int) -> int:
+    """The 64 bits of an id as a device holds them."""
+    return node_id - (1 << 64) if node_id >> 63 else node_id

@@ -36,8 +36,17 @@ def test_new_columns_are_taken_and_others_stay(device: torch.device, changed: li
     for field in fields(Sequences):
         assert torch.equal(getattr(sequences, field.name), getattr(expected, field.name))
     assert trees.count.tolist() == [0 if one else 3 for one in changed] == whole.count.tolist()
-    if changed[0]:
-        assert sequences.root_id[0] == -6 - 2**60
+    assert sequences.node_limit.tolist() == [10 * slot - 4 for slot in range(slots)]
+    assert sequences.root_id[0] == (-6 - 2**60 if changed[0] else 7)
+
+
+def test_a_sequence_that_has_ended_cannot_be_let_in_again(device: torch.device):
+    sequences, trees = _state(4, device)
+    told, flags = _told(4, device), torch.zeros(4, dtype=torch.int32, device=device)
+    sequences.active.copy_(torch.tensor([0, 0, 1, 1]))
+    told["active"].copy_(torch.tensor([0, 1, 0, 1]))
+    take_changes(told, flags, sequences, trees)
+    assert sequences.active.tolist() == [0, 0, 0, 1]
 
 
 def test_what_does_not_fit_is_named(device: torch.device):

@@ -31,6 +31,7 @@ def _picked(
     workspace.ordered.fill_(torch.nan)
     out = Picked.empty(slots, CAPACITY, device)
     out.row.fill_(-7)
+    out.promise.fill_(torch.nan)
     limit = torch.tensor([allowed], dtype=torch.int32, device=device)
     return tree_select(trees, sequences, cost, limit, max_rows, workspace, out)
 
@@ -77,6 +78,7 @@ def test_nodes_are_the_policys(device: torch.device, slots: int, name: str) -> N
         reference = tree_select_reference(held, sequences, table, allowed, max_rows)
         assert torch.equal(picked.row, reference.row)
         assert torch.equal(picked.count, reference.count)
+        torch.testing.assert_close(picked.promise, reference.promise)
         counts.add(len(wanted))
     assert len(counts) > 1
 

@@ -7,15 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
+from foredraft.tree.node_id import signed
 from foredraft.tree.token_tree import TokenTree
 from foredraft.wire.messages import Source
 from kernels.tree_layout import Sequences, Trees
-
-_WRAP = 2**64
-
-
-def signed(node_id: int) -> int:
-    return node_id - _WRAP if node_id >= _WRAP // 2 else node_id
 
 
 def grow(rng: random.Random, tree: TokenTree, nodes: int, vocab: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from kernels.tree_layout import Commits, Picked, Sequences, Trees
 from kernels.tree_reroot import tree_reroot
 from kernels.tree_select import SelectWorkspace, tree_select
 
+_Layout = TypeVar("_Layout", Trees, Sequences, Picked, SamplingOptions, Commits)
 _ROOT = "root_id"  # the one column of `Sequences` that has 64 bits
 
 
@@ -56,19 +58,42 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class StepBucket:
-    """What a graph is captured for: most nodes of a step, and whether any slot has filters."""
+    """What a graph is captured for.
+
+    nodes: most of a step. filters: whether any slot has top-k, top-p or min-p.
+    slots: sequences have the first so many; None: any. rows: of the pass, padding included; None:
+    as many as there may be. logits: whether they are kept.
+    """
 
     nodes: int
     filters: bool = False
+    slots: int | None = None
+    rows: int | None = None
+    logits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the kernels of a step work on: the first slots of everything."""
+
+    trees: Trees
+    sequences: Sequences
+    guesses: Guesses
+    picked: Picked
+    options: SamplingOptions
+    commits: Commits
+    tables: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """The memory that belongs to a bucket, and what runs a step in it."""
 
+    state: _State
     inputs: Inputs
     choices: Choices
     workspace: SelectWorkspace
+    logits: Tensor | None
     run: Callable[[], None]
 
 
@@ -93,6 +118,7 @@ class DeviceStep:
         self._picked = Picked(
             row=torch.zeros(slots, limits.nodes, dtype=torch.int32, device=device),
             count=self._outbox.device["verified"],
+            promise=self._outbox.device["promise"],
         )
         told, tells = self._inbox.device, self._outbox.device
         self._guesses = Guesses(
@@ -106,6 +132,8 @@ class DeviceStep:
         self.tables = torch.zeros(slots, blocks, dtype=torch.int32, device=device)
         self.cost = torch.ones(slots * (1 + limits.nodes) + 1, dtype=torch.float64, device=device)
         self._prepared: dict[StepBucket, _Prepared] = {}
+        self._choices: dict[int, Choices] = {}  # by rows: one step runs at a time
+        self._kept: dict[int, Tensor] = {}  # logits, by rows
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._turn = 0
 
@@ -114,11 +142,14 @@ class DeviceStep:
 
         starts, parent_id, token, confidence, source: new guesses, as `Guesses` has them.
         changed: 1 for slots whose columns of `Sequences`, by their names beside it, are new.
+        active: of other slots, 0 for those that shall take part no longer. node_limit: of all.
         allowed: int32 [1], nodes that the step may verify.
         """
         told = self._inbox.host(self._turn)
         for name in ("starts", "changed", "allowed"):
             told[name].zero_()
+        told["active"].fill_(1)
+        told["node_limit"].fill_(self.limits.nodes)
         return told
 
     def launch(self, bucket: StepBucket) -> int:
@@ -147,9 +178,17 @@ class DeviceStep:
         """What step number ``turn``, one of the last two, did; waits until it has ended.
 
         The columns of `Commits` by their names; verified: int32 [slots], nodes that were verified;
-        outcome: of the guesses. The step after the next one overwrites them.
+        promise: float64 [slots], the sum of their survivals; outcome: of the guesses. Of slots that
+        the step's bucket leaves out they mean nothing. The step after the next one overwrites them.
         """
         return self._outbox.host(turn)
+
+    def logits(self, bucket: StepBucket) -> Tensor:
+        """Of the newest step, one in a ``bucket`` that keeps them: float32 [rows, vocabulary]."""
+        kept = self._prepared[bucket].logits
+        if kept is None:
+            raise ValueError("the bucket must keep logits")
+        return kept
 
     def again(self, bucket: StepBucket) -> None:
         """What the device does in a step of ``bucket``, without what host and step tell each other.
@@ -165,20 +204,11 @@ class DeviceStep:
 
     @torch.inference_mode()
     def _prepare(self, bucket: StepBucket) -> _Prepared:
-        device, slots = self.tables.device, self.limits.slots
-        rows = slots + bucket.nodes
-        inputs = Inputs.empty(slots, rows, 0, device)
-        prepared = _Prepared(
-            inputs=replace(inputs, tables=self.tables),
-            choices=Choices.empty(rows, self._vocab, device),
-            workspace=SelectWorkspace.empty(
-                slots, self.limits.nodes, next_power(max(bucket.nodes, 1)), device
-            ),
-            run=lambda: None,
-        )
+        device = self.tables.device
+        prepared = self._memory_for(bucket)
         if device.type != "cuda":
             return replace(prepared, run=lambda: self._run(bucket, prepared))
-        kept = self._state()
+        kept = self._changing()
         self._run(bucket, prepared)  # compiles, and makes workspaces
         for tensor, before in kept:
             tensor.copy_(before)
@@ -188,51 +218,83 @@ class DeviceStep:
             self._run(bucket, prepared)
         return replace(prepared, run=graph.replay)
 
+    def _memory_for(self, bucket: StepBucket) -> _Prepared:
+        """All that a step in ``bucket`` needs but for what runs it."""
+        device, limits = self.tables.device, self.limits
+        slots = limits.slots if bucket.slots is None else bucket.slots
+        rows = slots + bucket.nodes if bucket.rows is None else bucket.rows
+        state = self._first(slots)
+        if rows not in self._choices:
+            self._choices[rows] = Choices.empty(rows, self._vocab, device)
+        if bucket.logits and rows not in self._kept:
+            self._kept[rows] = torch.zeros(rows, self._vocab, device=device)
+        most = next_power(max(bucket.nodes, limits.nodes))
+        return _Prepared(
+            state=state,
+            inputs=replace(Inputs.empty(slots, rows, 0, device), tables=state.tables),
+            choices=self._choices[rows],
+            workspace=SelectWorkspace.empty(slots, limits.nodes, most, device),
+            logits=self._kept[rows] if bucket.logits else None,
+            run=lambda: None,
+        )
+
+    def _first(self, slots: int) -> _State:
+        return _State(
+            trees=_part(self._trees, slots),
+            sequences=_part(self._sequences, slots),
+            guesses=replace(self._guesses, starts=self._guesses.starts[: slots + 1]),
+            picked=_part(self._picked, slots),
+            options=_part(self.options, slots),
+            commits=_part(self._commits, slots),
+            tables=self.tables[:slots],
+        )
+
     @torch.inference_mode()
     def _run(self, bucket: StepBucket, prepared: _Prepared) -> None:
-        """All launches of a step."""
-        limits, inputs, rows = self.limits, prepared.inputs, prepared.inputs.rows
+        """All launches of a step. What changes is told of all slots, whatever the bucket."""
+        limits, state, inputs = self.limits, prepared.state, prepared.inputs
+        trees, sequences, rows = state.trees, state.sequences, inputs.rows
         most_rows = 1 + min(bucket.nodes, limits.nodes)
         told = self._inbox.device
         take_changes(told, told["changed"], self._sequences, self._trees)
-        tree_append(self._trees, self._sequences, self._guesses, limits.nodes, limits.depth)
+        tree_append(trees, sequences, state.guesses, limits.nodes, limits.depth)
         self._select(bucket, prepared)
-        build_inputs(
-            self._trees,
-            self._sequences,
-            self._picked,
-            self.tables,
-            rows,
-            inputs.place,
-            inputs.path,
-        )
+        build_inputs(trees, sequences, state.picked, state.tables, rows, inputs.place, inputs.path)
         logits = self._model.step(inputs, Bounds(most_rows, limits.context))
-        sample_coupled(logits, self.options, rows, prepared.choices, bucket.filters)
-        tree_accept(rows, prepared.choices, self._sequences, self.options, self._commits, most_rows)
-        kv_compact(self._model.memory, self.tables, self._commits)
-        tree_reroot(self._trees, self._sequences, self._commits)
+        if prepared.logits is not None:
+            prepared.logits.copy_(logits)
+        sample_coupled(logits, state.options, rows, prepared.choices, bucket.filters)
+        tree_accept(rows, prepared.choices, sequences, state.options, state.commits, most_rows)
+        kv_compact(self._model.memory, state.tables, state.commits)
+        tree_reroot(trees, sequences, state.commits)
 
     def _select(self, bucket: StepBucket, prepared: _Prepared) -> None:
+        state = prepared.state
         if not bucket.nodes:
-            self._picked.row.zero_()
-            self._picked.count.zero_()
+            for column in (state.picked.row, state.picked.count, state.picked.promise):
+                column.zero_()
             return
         tree_select(
-            self._trees,
-            self._sequences,
+            state.trees,
+            state.sequences,
             self.cost,
             self._inbox.device["allowed"],
             len(prepared.inputs.rows.slot),
             prepared.workspace,
-            self._picked,
+            state.picked,
         )
 
-    def _state(self) -> list[tuple[Tensor, Tensor]]:
+    def _changing(self) -> list[tuple[Tensor, Tensor]]:
         """What a step changes for the next one, and copies of it. KV is written again alike."""
         layouts = (self._trees, self._sequences)
         tensors = [getattr(each, field.name) for each in layouts for field in fields(each)]
         tensors.append(self.options.seen)
         return [(tensor, tensor.clone()) for tensor in tensors]
+
+
+def _part(layout: _Layout, slots: int) -> _Layout:
+    """The first slots of a layout, in the same memory."""
+    return replace(layout, **{f.name: getattr(layout, f.name)[:slots] for f in fields(layout)})
 
 
 def _told(limits: StepLimits) -> dict[str, Part]:
@@ -260,5 +322,6 @@ def _tells(limits: StepLimits) -> dict[str, Part]:
         "rows": Part(longest),
         "tokens": Part(longest),
         "verified": Part(slots),
+        "promise": Part(slots, torch.float64),
         "outcome": Part((limits.guesses,)),
     }
