@@ -54,6 +54,10 @@ class Holder:
         held = bool(hold.waited_for)
         self._history = self._history.stepped(held=held, saved=saved, sequences=sequences)
 
+    def may_hold(self, budget: VerifyBudget, plain_us: float) -> bool:
+        """True if the next step is held where a sequence lacks guesses."""
+        return self._history.limit_us(budget, plain_us) > 0
+
     def hold(
         self, budget: VerifyBudget, plain_us: float, lacks: Callable[[VerifySequence], bool]
     ) -> Hold:

@@ -1,6 +1,7 @@
 """Who may take which KV blocks.
 
-A sequence *needs* whole tiles for the tokens it has, the newest included. It is admitted with more
+A sequence *needs* whole tiles for the tokens it has, the newest included, and for those that
+steps which still run may give it. It is admitted with more
 than that where much is free, in one piece, so that attention reads it without a copy; what it does
 not need yet is its reserve, and counts as free. Needs are met from free blocks, then from the
 reserves of others, then from the prefix cache; guesses take free blocks and those of the cache.
@@ -68,12 +69,20 @@ class Reservations:
 
     def extend(self, sequence: VerifySequence) -> bool:
         """Take what the sequence needs; False if others need it."""
-        missing = self._need(len(sequence.tokens)) - len(sequence.blocks)
+        missing = self.missing(sequence)
         if missing > 0:
             if missing > self.free_blocks:
                 return False
             sequence.blocks += self._take(missing, after=sequence.blocks[-1])
         return True
+
+    def missing(self, sequence: VerifySequence) -> int:
+        """Blocks that the sequence needs and has not."""
+        return max(0, self._need_of(sequence) - len(sequence.blocks))
+
+    def holds(self, sequence: VerifySequence) -> bool:
+        """True if the sequence is running."""
+        return self._holders.get(sequence.key) is sequence
 
     def can_grow(self, sequence: VerifySequence, entries: int) -> bool:
         """True if the sequence may hold ``entries`` KV entries, guesses included."""
@@ -96,7 +105,7 @@ class Reservations:
             blocks = self._prefixes.adopt(sequence.opened.prompt, blocks)
         self._pool.free(blocks)
         self._holders.pop(sequence.key, None)
-        sequence.blocks, sequence.fed, sequence.sound = [], 0, False
+        sequence.blocks, sequence.fed, sequence.ahead, sequence.sound = [], 0, 0, False
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache."""
@@ -113,7 +122,11 @@ class Reservations:
         return self._pool.allocate(count, after)
 
     def _reserve(self, sequence: VerifySequence) -> int:
-        return max(0, len(sequence.blocks) - self._need(len(sequence.tokens)))
+        return max(0, len(sequence.blocks) - self._need_of(sequence))
+
+    def _need_of(self, sequence: VerifySequence) -> int:
+        """Blocks for the tokens that it has, and for those that it may have already."""
+        return self._need(min(sequence.longest, len(sequence.tokens) + sequence.ahead))
 
     def _need(self, tokens: int) -> int:
         """Blocks of the whole tiles that hold ``tokens``."""

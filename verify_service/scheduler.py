@@ -84,6 +84,12 @@ class Scheduler:
     def finish(self, sequence: VerifySequence) -> None:
         self._drop(sequence.key)
 
+    @property
+    def is_short(self) -> bool:
+        """True if there is not the memory that all running sequences need."""
+        missing = sum(map(self.reservations.missing, self._running.values()))
+        return missing > 0 and missing > self.reservations.free_blocks
+
     def make_room(self) -> None:
         """Give every running sequence the memory for its next token, the oldest first.
 

@@ -10,16 +10,26 @@ from foredraft.engine.sampling import SampledRow
 from foredraft.engine.scoring import finite, join, score
 from foredraft.params import Speculation
 from foredraft.tree.token_tree import Added, TokenTree
-from foredraft.wire.messages import Limits, ModelInfo, NodeGroup, OpenSequence, PromptLogprobs
+from foredraft.wire.messages import (
+    Limits,
+    ModelInfo,
+    NodeGroup,
+    OpenSequence,
+    PromptLogprobs,
+    Source,
+)
 
 Key = tuple[int, int]  # (stream, seq_id)
+Guess = tuple[int, int, float, Source]  # parent's id, token, confidence
 
 
 @dataclass(slots=True)
 class VerifySequence:
     """``fed``: committed tokens whose KV exists. Between steps of a running sequence it is one
     less than ``len(tokens)``: the newest token, the root, has not been run yet. It is 0 again once
-    the sequence has lost its blocks; tokens and tree do not depend on them."""
+    the sequence has lost its blocks; tokens and tree do not depend on them.
+
+    ``ahead``: tokens that steps may commit which run and of which nobody knows the end yet."""
 
     stream: int
     opened: OpenSequence
@@ -30,6 +40,7 @@ class VerifySequence:
     plain: bool  # its tokens are those that the logits rank first
     blocks: list[int] = field(default_factory=list)
     fed: int = 0
+    ahead: int = 0
     cached: int | None = None  # prompt tokens whose KV was known when it was first admitted
     drafted: bool = False  # the drafter is done below the current root
     sound: bool = False  # a step has shown that all its KV is finite
@@ -121,15 +132,22 @@ class VerifySequence:
         """Deepest node whose acceptance could still be delivered with a token after it."""
         return self.budget - 1
 
-    def attach(self, group: NodeGroup) -> None:
-        """Take in guesses; unknown parents are remembered for the next commit."""
+    def attach(self, group: NodeGroup) -> list[Guess]:
+        """Take in guesses; unknown parents are remembered for the next commit.
+
+        Returns those that are new nodes.
+        """
+        new = []
         columns = zip(group.parent_ids, group.tokens, group.confidences, group.sources, strict=True)
-        for parent_id, token, confidence, source in columns:
-            added = self.tree.add(parent_id, token, confidence, source)
-            if added is Added.ORPHAN and parent_id not in self.orphans:
-                self.orphans.append(parent_id)
+        for guess in columns:
+            added = self.tree.add(*guess)
+            if added is Added.NEW:
+                new.append(guess)
+            elif added is Added.ORPHAN and guess[0] not in self.orphans:
+                self.orphans.append(guess[0])
         if group.root_id == self.tree.root_id:
             self.drafted = group.complete
+        return new
 
     def advance(self, tokens: tuple[int, ...]) -> bool:
         """Take in committed tokens; True on a hit."""

@@ -18,7 +18,7 @@ from foredraft.policy.selection import Candidate, select_nodes
 from foredraft.tree.token_tree import Node
 from foredraft.wire.errors import code_number
 from foredraft.wire.messages import Commit, SequenceError, StepTimings, TokenLogprobs
-from verify_service.acceptance import Accepted, Ending, accept, apply_stops
+from verify_service.acceptance import Ending, accept, apply_stops
 from verify_service.reservations import Reservations
 from verify_service.sequence import VerifySequence
 
@@ -56,15 +56,8 @@ def select(
     ready: Sequence[VerifySequence], max_nodes: int, cost: StepCost, memory: Reservations
 ) -> list[TreeRows]:
     """Choose the step's nodes over all sequences and take memory for them."""
-    candidates = (
-        Candidate(index, node.id, node.depth, node.survival)
-        for index, sequence in enumerate(ready)
-        if sequence.speculates
-        for node in sequence.tree.walk()
-        if node.depth <= sequence.useful_depth
-    )
     chosen: list[list[int]] = [[] for _ in ready]
-    for candidate in select_nodes(candidates, len(ready), max_nodes, cost):
+    for candidate in choose_nodes(ready, max_nodes, cost):
         chosen[candidate.sequence].append(candidate.node_id)
     trees = []
     for sequence, node_ids in zip(ready, chosen, strict=True):
@@ -73,6 +66,20 @@ def select(
         memory.grow(sequence, sequence.fed + 1 + len(node_ids))
         trees.append(tree_rows(sequence, (sequence.tree.nodes[node_id] for node_id in node_ids)))
     return trees
+
+
+def choose_nodes(
+    ready: Sequence[VerifySequence], max_nodes: int, cost: StepCost
+) -> list[Candidate]:
+    """The nodes over all sequences that pay."""
+    candidates = (
+        Candidate(index, node.id, node.depth, node.survival)
+        for index, sequence in enumerate(ready)
+        if sequence.speculates
+        for node in sequence.tree.walk()
+        if node.depth <= sequence.useful_depth
+    )
+    return select_nodes(candidates, len(ready), max_nodes, cost)
 
 
 def tree_rows(sequence: VerifySequence, nodes: Iterable[Node]) -> TreeRows:
@@ -126,57 +133,74 @@ def _choices(runner: Runner, trees: Sequence[TreeRows], logits: Tensor) -> list[
 
 
 def _outcome(runner: Runner, tree: TreeRows, choices: list[int] | None, logits: Tensor) -> Outcome:
-    sequence, opened = tree.sequence, tree.sequence.opened
+    """Make tokens final: KV into place, tree re-rooted."""
+    sequence = tree.sequence
     if choices is None or sequence.unscorable:
-        sequence.sound = False
-        text = "the model's numbers are not finite for this input"
-        code = code_number(grpc.StatusCode.INTERNAL)
-        error = SequenceError(opened.seq_id, opened.incarnation, code, text)
-        return Outcome(sequence, None, error)
-    sequence.sound = True
+        return unsound(sequence)
     accepted = accept(tree.tokens, tree.parents, choices)
     ending = apply_stops(accepted.tokens, sequence.budget, sequence.stops)
-    return Outcome(sequence, _commit(runner, tree, accepted, ending, logits))
-
-
-def _commit(
-    runner: Runner, tree: TreeRows, accepted: Accepted, ending: Ending, logits: Tensor
-) -> Commit:
-    """Make tokens final: KV into place, tree re-rooted."""
-    sequence, opened = tree.sequence, tree.sequence.opened
-    position = len(sequence.tokens)
     if ending.finish is None:
         fed = sequence.fed
         pairs = [(fed + row, fed + i) for i, row in enumerate(accepted.rows) if row != i]
         if pairs:
             runner.move(sequence.blocks, pairs)
-        sequence.fed += len(accepted.rows)
+    logprobs = logprobs_of(sequence, accepted.rows, ending.tokens, logits)
+    return committed(sequence, len(tree.tokens) - 1, len(accepted.rows), ending, logprobs)
+
+
+def unsound(sequence: VerifySequence) -> Outcome:
+    """Of a sequence with numbers that mean nothing."""
+    sequence.sound = False
+    text = "the model's numbers are not finite for this input"
+    code = code_number(grpc.StatusCode.INTERNAL)
+    opened = sequence.opened
+    return Outcome(sequence, None, SequenceError(opened.seq_id, opened.incarnation, code, text))
+
+
+def committed(
+    sequence: VerifySequence,
+    verified: int,
+    path: int,
+    ending: Ending,
+    logprobs: tuple[TokenLogprobs, ...],
+) -> Outcome:
+    """Of a sequence whose KV is where it belongs: takes in its tokens, and re-roots its tree.
+
+    Args:
+        verified: nodes. path: rows that were accepted, the root's included.
+    """
+    opened, position = sequence.opened, len(sequence.tokens)
+    sequence.sound = True
+    if ending.finish is None:
+        sequence.fed += path
     orphans, sequence.orphans = tuple(sequence.orphans), []
     prompt = sequence.take_scored()
     hit = bool(ending.tokens) and sequence.advance(ending.tokens)
-    return Commit(
+    commit = Commit(
         seq_id=opened.seq_id,
         incarnation=opened.incarnation,
         position=position,
         tokens=ending.tokens,
-        verified=len(tree.tokens) - 1,
-        accepted=min(len(accepted.rows) - 1, len(ending.tokens)),
+        verified=verified,
+        accepted=min(path - 1, len(ending.tokens)),
         hit=hit,
         finish=ending.finish,
         orphans=orphans,
-        logprobs=_logprobs(sequence, accepted, ending, logits),
+        logprobs=logprobs,
         cached=sequence.take_cached(),
         prompt=prompt,
     )
+    return Outcome(sequence, commit)
 
 
-def _logprobs(
-    sequence: VerifySequence, accepted: Accepted, ending: Ending, logits: Tensor
+def logprobs_of(
+    sequence: VerifySequence, rows: Iterable[int], tokens: Sequence[int], logits: Tensor
 ) -> tuple[TokenLogprobs, ...]:
+    """How likely ``tokens`` were after ``rows`` of ``logits``, if that is to be told."""
     top = sequence.opened.params.logprobs
     if top is None:
         return ()
-    kept = zip(accepted.rows, ending.tokens, strict=False)
+    kept = zip(rows, tokens, strict=False)
     return tuple(token_logprobs(logits[row], token, top) for row, token in kept)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,9 +30,11 @@ from foredraft.wire.pulse import Pulse
 from verify_service.answers import Answers
 from verify_service.budgets import Budgets
 from verify_service.holder import Hold, Holder
+from verify_service.host_steps import HostSteps
 from verify_service.scheduler import Refused, Scheduler
 from verify_service.sequence import VerifySequence
-from verify_service.step import Outcome, run, select
+from verify_service.step import Outcome
+from verify_service.steps import StepDone, Steps
 from verify_service.trace import Step, StepTrace
 
 log = logging.getLogger(__name__)
@@ -48,8 +51,24 @@ class Arrival:
     request: Request | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A step that has not been finished yet, and what it was started with."""
+
+    at: float
+    sequences: list[VerifySequence]
+    most_rows: int
+    held: Hold
+    budget: VerifyBudget
+    prepare_us: int
+
+
 class StepLoop:
-    """Owns the model, the KV and all sequences; lives in one thread."""
+    """Owns the model, the KV and all sequences; lives in one thread.
+
+    A step is started, and finished once as many others are behind it as `Steps.behind` says. What
+    has to know what became of all of them calls `_settle` first: a hold, a prompt, a preemption.
+    """
 
     def __init__(
         self,
@@ -58,18 +77,23 @@ class StepLoop:
         cost: StepCost,
         publish: Callable[[int, Response], None],
         trace: StepTrace | None = None,
+        steps: Steps | None = None,
     ) -> None:
+        """``steps``: how they are run; by the host if None."""
         self.inbox: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
         self.pulse = Pulse()
         self._runner = runner
         self._scheduler = scheduler
         self._cost = cost
+        self._run: Steps = steps or HostSteps(runner, scheduler.reservations)
+        self._started: deque[_Started] = deque()
         self.answers = Answers(publish)
         self._trace = trace
         self._budgets = Budgets()
         self._holder = Holder(scheduler, self._take_within)
         self._steps = 0
         self._faults = 0  # steps in a row that failed
+        self._ended = 0.0  # the newest step that was finished
         self._began: float | None = None  # the step before, unless something else came between
         self._stopping = False
 
@@ -104,14 +128,29 @@ class StepLoop:
 
     def _hold(self, lacks: Callable[[VerifySequence], bool]) -> Hold:
         plain_us = self._cost(len(self._scheduler.ready())) * 1000
-        return self._holder.hold(self._budget(), plain_us, lacks)
+        budget = self._budget()
+        if self._started and not self._runs_ahead(budget, plain_us):
+            self._settle()
+        return self._holder.hold(budget, plain_us, lacks)
+
+    def _runs_ahead(self, budget: VerifyBudget, plain_us: float) -> bool:
+        """True if the next step may start before it is known what became of those that run.
+
+        Guesses are worth a wait below roots that are known only.
+        """
+        ready = self._scheduler.ready()
+        may_wait = self._holder.may_hold(budget, plain_us) and any(s.speculates for s in ready)
+        return not may_wait and self._run.may_follow(ready)
 
     def _prepare(self) -> None:
         """Take what came, start what fits, run at most one chunk of one prompt."""
         self._take_arrivals()
+        if self._scheduler.is_short:
+            self._settle()
         self._scheduler.make_room()
         self._scheduler.admit()
         if (sequence := self._scheduler.next_prefill()) is not None:
+            self._settle()
             self._began = None
             self._prefill(sequence)
 
@@ -119,43 +158,67 @@ class StepLoop:
         started = time.perf_counter()
         ready = self._scheduler.ready()
         if not ready:
+            self._settle()
             self.answers.tell()
             return
         budget = self._budget()
-        trees = select(ready, budget.max_nodes, self._cost, self._scheduler.reservations)
-        prepare_us = round((time.perf_counter() - started) * 1e6)
-        self.answers.tell()
         try:
-            with self.pulse.expecting(self._cost(sum(len(tree.tokens) for tree in trees))):
-                outcomes, timings = run(self._runner, trees)
+            most_rows = self._run.start(ready, budget.max_nodes, self._cost)
         except Exception as error:
             self._fail(ready, error)
             return
+        prepare_us = round((time.perf_counter() - started) * 1e6)
+        self._started.append(_Started(started, ready, most_rows, held, budget, prepare_us))
+        self.answers.tell()
+        while len(self._started) > self._run.behind:
+            self._finish()
+
+    def _settle(self) -> None:
+        """Finish all steps that were started."""
+        while self._started:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Take in what the oldest step did, and say so."""
+        step = self._started.popleft()
+        try:
+            with self.pulse.expecting(self._cost(step.most_rows)):
+                done = self._run.finish()
+        except Exception as error:
+            sequences = [*step.sequences, *(s for later in self._started for s in later.sequences)]
+            self._started.clear()
+            self._fail({id(sequence): sequence for sequence in sequences}.values(), error)
+            return
         self._faults = 0
+        self._conclude(step, done)
+
+    def _conclude(self, step: _Started, done: StepDone) -> None:
+        outcomes, held = done.outcomes, step.held
         for outcome in outcomes:
             if outcome.commit is None or outcome.commit.finish is not None:
                 self._scheduler.finish(outcome.sequence)
-        rows = sum(len(tree.tokens) for tree in trees)
+        began, self._ended = max(step.at, self._ended), time.perf_counter()
         timings = replace(
-            timings,
+            done.timings,
             held_us=held.microseconds,
             hold_limit_us=held.limit_us,
-            prepare_us=prepare_us,
-            period_us=self._end_period(rows, held),
-            row_us=round(self._cost.per_row(rows) * 1000),
+            prepare_us=step.prepare_us,
+            period_us=self._end_period(done.rows, held),
+            row_us=round(self._cost.per_row(done.rows) * 1000),
         )
-        if budget.drafting and budget.max_nodes:
+        if step.budget.drafting and step.budget.max_nodes:
             self._judge(held, outcomes)
         self._steps += 1
         for stream in {outcome.sequence.stream for outcome in outcomes}:
             mine = [outcome for outcome in outcomes if outcome.sequence.stream == stream]
             commits = tuple(outcome.commit for outcome in mine if outcome.commit is not None)
             free = self._scheduler.reservations.free_blocks
-            promised = sum(tree.promised for tree in trees if tree.sequence.stream == stream)
+            promised = done.promised.get(stream, 0.0)
             self.answers.put(stream, StepResult(self._steps, commits, timings, free, promised))
             self._refuse(stream, (o.error for o in mine if o.error is not None))
         if self._trace is not None:
-            self._trace.stepped(started, self._describe(timings, outcomes, held, budget, rows))
+            described = self._describe(timings, outcomes, held, step.budget, done.rows)
+            self._trace.stepped(began, described)
 
     def _describe(
         self,
@@ -241,6 +304,7 @@ class StepLoop:
     def _take_arrivals(self) -> None:
         """All that wait; without any sequence, the next one that comes."""
         if len(self._scheduler) == 0:
+            self._settle()
             self._began = None
             self.answers.tell()
             self._take(self.inbox.get())
@@ -289,7 +353,7 @@ class StepLoop:
             if group.tokens and max(group.tokens) >= vocab:
                 log.warning("guesses outside the vocabulary of %d tokens were dropped", vocab)
                 continue
-            sequence.attach(group)
+            self._run.attach(sequence, group)
             if sequence.drafted:
                 self._holder.guesses_complete()
 

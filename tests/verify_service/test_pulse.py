@@ -14,7 +14,7 @@ from foredraft.config import EngineConfig, VerifyConfig
 from foredraft.params import SamplingParams
 from foredraft.wire.health import Health
 from foredraft.wire.messages import OpenSequence, OpenSequences, StepResult
-from verify_service import step_loop
+from verify_service import host_steps
 from verify_service.server import Worker
 
 
@@ -32,13 +32,13 @@ async def test_a_hanging_pass_is_not_serving_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    run = step_loop.run
+    run = host_steps.run
 
     def hanging(*args: Any) -> Any:
         assert go_on.wait(60)
         return run(*args)
 
-    monkeypatch.setattr(step_loop, "run", hanging)
+    monkeypatch.setattr(host_steps, "run", hanging)
     engine = EngineConfig(make_tiny_llama(tmp_path / "tiny"), kv_memory_mib=1)
     worker, health = Worker(VerifyConfig("unused", engine)), Statuses()
     running = asyncio.create_task(worker.run(health))
