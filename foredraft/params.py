@@ -178,6 +178,12 @@ class SamplingParams:
         )
 
     @property
+    def filtered(self) -> bool:
+        """True if only some of the tokens can be chosen, by how likely they are."""
+        filters = self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+        return filters and not self.greedy
+
+    @property
     def plain(self) -> bool:
         """True if the best token of the logits is always the one to choose."""
         return self.greedy and not (self.penalized or self.logit_bias or self.min_tokens)

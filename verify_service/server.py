@@ -27,7 +27,7 @@ from foredraft.wire.messages import Limits, NodeBatch, SequenceErrors, WorkerIde
 from foredraft.wire.outbox import Outbox, until_taken
 from foredraft.wire.pulse import serve_while_it_moves
 from foredraft.wire.serving import GRACE_SECONDS, SWITCH_SECONDS, serve_until_stopped
-from verify_service.profile import profile_steps
+from verify_service.choose_steps import choose_steps
 from verify_service.reservations import Reservations
 from verify_service.scheduler import Scheduler
 from verify_service.step_loop import Arrival, StepLoop
@@ -159,14 +159,16 @@ class Worker:
         config = self._config
         check_whole(config.engine.model)
         runner = load_runner(config.engine)
-        cost = profile_steps(runner)
-        log.info("step costs: %s ms for %s rows", cost.milliseconds, cost.rows)
         limits = Limits(
             config.max_sequences, config.max_nodes, config.max_depth, runner.kv.total_blocks
         )
+        memory = Reservations(runner, config.prefix_share)
+        steps = choose_steps(runner, memory, limits)
+        cost = steps.warm()
+        log.info("step costs: %s ms for %s rows", cost.milliseconds, cost.rows)
         self.identity = WorkerIdentity(runner.info, limits)
-        scheduler = Scheduler(Reservations(runner, config.prefix_share), runner.info, limits)
-        return StepLoop(runner, scheduler, cost, self._publish, self._trace)
+        scheduler = Scheduler(memory, runner.info, limits)
+        return StepLoop(runner, scheduler, cost, self._publish, self._trace, steps)
 
     def _publish(self, stream: int, response: codec.Response) -> None:
         """Called by the engine thread."""

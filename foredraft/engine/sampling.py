@@ -125,9 +125,7 @@ def perturbed_scores(
 
 def only_noise(row: SampledRow) -> bool:
     """True if the row's scores are its logits and its noise, and nothing else."""
-    params = row.params
-    filtered = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
-    return not (params.greedy or filtered or _adjusts(row))
+    return not (row.params.greedy or row.params.filtered or _adjusts(row))
 
 
 def token_logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from foredraft.engine.kv import BlockPool
 from foredraft.engine.runner import ModelRunner
@@ -26,7 +27,7 @@ class Victim:
 class ShortMemory(VerifyDriver):
     """Notes who is preempted and who finishes, in this order. Counts of blocks stay sane."""
 
-    def __init__(self, runner: ModelRunner, **limits: int) -> None:
+    def __init__(self, runner: ModelRunner, **limits: Any) -> None:
         super().__init__(runner, **limits)
         self.victims: list[Victim] = []
         self.finished: list[int] = []

@@ -35,6 +35,7 @@ from foredraft.wire.messages import (
 from verify_service.reservations import Reservations
 from verify_service.scheduler import Scheduler
 from verify_service.step_loop import Arrival, StepLoop
+from verify_service.steps import Steps
 
 Guesser = Callable[[Sequence[int]], Sequence[Sequence[int]]]  # tokens -> guessed continuations
 FREE_ROWS = StepCost((1, 2), (1e6, 1e6))  # every guess pays, and is worth any wait
@@ -81,12 +82,27 @@ def guess_group(opened: OpenSequence, tokens: Sequence[int], guesses: Guesser) -
 
 
 class VerifyDriver:
-    def __init__(self, runner: Runner, *, max_nodes: int = 64, max_sequences: int = 64) -> None:
-        limits = Limits(max_sequences, max_nodes, 32, runner.kv.total_blocks)
-        self.scheduler = Scheduler(Reservations(runner), runner.info, limits)
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        max_nodes: int = 64,
+        max_sequences: int = 64,
+        max_depth: int = 32,
+        make_steps: Callable[[Runner, Reservations, Limits], Steps] | None = None,
+    ) -> None:
+        """``make_steps``: how steps are run; by the host if None."""
+        limits = Limits(max_sequences, max_nodes, max_depth, runner.kv.total_blocks)
+        memory = Reservations(runner)
+        self.scheduler = Scheduler(memory, runner.info, limits)
+        steps = make_steps(runner, memory, limits) if make_steps else None
         self._published: queue.Queue[Response] = queue.Queue()
         self.loop = StepLoop(
-            runner, self.scheduler, FREE_ROWS, lambda _, response: self._published.put(response)
+            runner,
+            self.scheduler,
+            FREE_ROWS,
+            lambda _, response: self._published.put(response),
+            steps=steps,
         )
         self._thread = threading.Thread(target=self.loop.run, daemon=True)
         self._opened: dict[int, OpenSequence] = {}

@@ -17,6 +17,7 @@ from torch import Tensor
 from foredraft.config import FP8, FP8_CAPABILITY, EngineConfig
 from foredraft.engine.attention_plan import TILE, SequenceRows
 from foredraft.engine.device import choose_device
+from foredraft.engine.fp8.device_step import DeviceStep, StepLimits
 from foredraft.engine.fp8.graphs import MOST_ROWS, StepGraphs
 from foredraft.engine.fp8.inputs import Bounds, Inputs, table_blocks
 from foredraft.engine.fp8.kernel_operations import KernelOperations
@@ -51,11 +52,10 @@ class Fp8Runner:
         self._model = model
         self._memory = kv
         self._device = model.weights.embedding.device
-        on_gpu = self._device.type == "cuda"
-        self.chunk = _GPU_CHUNK if on_gpu else _CPU_CHUNK
+        self.chunk = _GPU_CHUNK if self.on_gpu else _CPU_CHUNK
         blocks = table_blocks(info.context_length, 0)
         self._chunk_inputs = Inputs.empty(1, self.chunk, blocks, self._device)
-        self._graphs = StepGraphs(model, info.context_length) if on_gpu else None
+        self._graphs = StepGraphs(model, info.context_length) if self.on_gpu else None
 
     @classmethod
     def load(cls, settings: EngineConfig) -> Fp8Runner:
@@ -102,6 +102,14 @@ class Fp8Runner:
             kv.pool.total_blocks,
         )
         return cls(Model(weights, kv.memory, operations), kv, info)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self._device.type == "cuda"
+
+    def device_step(self, limits: StepLimits) -> DeviceStep:
+        """Whole steps of the model over its KV, without the host."""
+        return DeviceStep(self._model, limits, self.info.vocab_size)
 
     @property
     def kv(self) -> BlockPool:
