@@ -35,6 +35,7 @@ def profile_buckets(runner: Fp8Runner, step: DeviceStep, buckets: StepBuckets) -
     for _ in range(_ROUNDS):
         for bucket in own:
             quickest[bucket] = min(quickest[bucket], _time_step(step, bucket, context))
+    upload(step.tables[0, : len(blocks)], np.zeros(len(blocks), np.int32))
     runner.kv.free(blocks)
     return StepCost.from_profile((1 + bucket.nodes, quickest[bucket]) for bucket in own)
 

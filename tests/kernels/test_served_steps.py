@@ -1,0 +1,128 @@
+"""The verify service with its steps on the device says what it says with steps of the host.
+
+The model is tiny, in FP8, by its references. Interpreted, a step takes some tenths of a second.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.drafters import always_wrong, half_right, prophet
+from support.short_memory import ShortMemory, blocks
+from support.tiny_models import make_tiny_llama
+from support.verify_driver import Answer, Guesser, VerifyDriver, no_guesses
+
+from foredraft.config import EngineConfig
+from foredraft.engine.fp8.runner import Fp8Runner
+from foredraft.policy.cost import StepCost
+from foredraft.wire.messages import VerifyBudget
+from verify_service import reservations
+from verify_service.device_steps import DeviceSteps
+from verify_service.sequence import VerifySequence
+
+VOCAB, CONTEXT = 64, 192
+LIMITS = {"max_nodes": 8, "max_sequences": 2, "max_depth": 4}
+RANDOM = random.Random(7)
+PROMPTS = [RANDOM.choices(range(3, VOCAB), k=length) for length in (3, 66, 5)]
+MIXED: list[dict[str, object]] = [
+    {"max_tokens": 7, "ignore_eos": True},
+    {"max_tokens": 6, "temperature": 0.9, "presence_penalty": 1.0, "seed": 5, "ignore_eos": True},
+    {"max_tokens": 3, "temperature": 1.0, "top_k": 20, "seed": 2, "logprobs": 2},
+]
+PLAIN = VerifyBudget(0, 0, drafting=False)
+
+
+class Watched(DeviceSteps):
+    """Notes how many steps ran when one was started."""
+
+    def start(self, ready: Sequence[VerifySequence], max_nodes: int, cost: StepCost) -> int:
+        self.ran = [*getattr(self, "ran", ()), len(self._running)]
+        return super().start(ready, max_nodes, cost)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Fp8Runner:
+    directory = make_tiny_llama(
+        tmp_path_factory.mktemp("model"), layers=1, hidden=64, vocab=VOCAB, context=CONTEXT
+    )
+    return Fp8Runner.load(EngineConfig(directory, dtype="fp8", kv_memory_mib=1))
+
+
+def said(driver: VerifyDriver, guessers: Sequence[Guesser]) -> list[Answer]:
+    with driver:
+        for index, (params, guesser) in enumerate(zip(MIXED, guessers, strict=True)):
+            driver.open(index, PROMPTS[index], guesser, **params)
+        answers = driver.finish()
+    return [answers[index] for index in range(len(MIXED))]
+
+
+def test_guesses_right_and_wrong_change_no_token(runner: Fp8Runner) -> None:
+    """Greedy, penalized and filtered; one waits for the others, and asks for log-probabilities."""
+    plain = said(VerifyDriver(runner, **LIMITS), [no_guesses] * len(MIXED))
+    texts = [[*prompt, *answer.tokens] for prompt, answer in zip(PROMPTS, plain, strict=True)]
+    guessers = [
+        prophet(texts[0], 4),
+        half_right(texts[1], 3, VOCAB),
+        always_wrong(texts[2], 2, VOCAB),
+    ]
+    found = said(VerifyDriver(runner, **LIMITS, make_steps=DeviceSteps), guessers)
+    for expected, answer in zip(plain, found, strict=True):
+        assert (answer.tokens, answer.finish) == (expected.tokens, expected.finish)
+        assert [entry for commit in answer.commits for entry in commit.logprobs] == [
+            entry for commit in expected.commits for entry in commit.logprobs
+        ]
+    assert [len(found[0].commits), len(found[2].commits)] == [2, 3]
+    assert sum(commit.accepted for answer in found for commit in answer.commits) > 5
+    assert runner.kv.free_blocks == runner.kv.total_blocks
+
+
+def test_steps_run_ahead_where_nothing_is_waited_for(runner: Fp8Runner) -> None:
+    """One is cancelled while a step of it runs; who comes next has its slot, and its memory."""
+    with VerifyDriver(runner) as plain:
+        plain.open(0, PROMPTS[0], max_tokens=6, ignore_eos=True)
+        plain.open(2, PROMPTS[2], max_tokens=6, temperature=0.7, seed=1)
+        expected = {index: answer.tokens for index, answer in plain.finish().items()}
+    made: list[Watched] = []
+
+    def watched(*arguments: Any) -> Watched:
+        made.append(Watched(*arguments))
+        return made[0]
+
+    driver = ShortMemory(runner, **LIMITS, make_steps=watched)
+    driver.send(PLAIN)
+    driver.open(0, PROMPTS[0], max_tokens=6, ignore_eos=True)
+    driver.open(1, PROMPTS[1], max_tokens=50, ignore_eos=True)
+    driver.open(2, PROMPTS[2], max_tokens=6, temperature=0.7, seed=1)
+    for _ in range(4):
+        driver.turn()
+    driver.close(1)
+    driver.finish_here()
+    assert {index: answer.tokens for index, answer in driver.answers.items()} == expected
+    assert made[0].ran.count(1) > 4
+    driver.scheduler.reservations.forget_prefixes()
+    assert runner.kv.free_blocks == runner.kv.total_blocks
+
+
+def test_who_loses_its_memory_says_the_same(
+    runner: Fp8Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What steps that run may still commit needs memory, too."""
+    monkeypatch.setattr(reservations, "_SOON", 0)
+    params = {"max_tokens": 5, "ignore_eos": True}
+    prompts = [PROMPTS[1][:62], PROMPTS[1][2:64]]
+    with VerifyDriver(runner) as plain:
+        for index, prompt in enumerate(prompts):
+            plain.open(index, prompt, **params)
+        expected = {index: answer.tokens for index, answer in plain.finish().items()}
+    with blocks(runner, 12):
+        driver = ShortMemory(runner, **LIMITS, make_steps=DeviceSteps)
+        driver.send(PLAIN)
+        for index, prompt in enumerate(prompts):
+            driver.open(index, prompt, **params)
+        driver.finish_here()
+        driver.scheduler.reservations.forget_prefixes()
+    assert [victim.seq_id for victim in driver.victims] == [1]
+    assert {index: answer.tokens for index, answer in driver.answers.items()} == expected
