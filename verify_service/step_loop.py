@@ -7,9 +7,9 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from foredraft.engine.runner import Runner, SequenceRows
+from foredraft.engine.runner import Runner
 from foredraft.params import Schedule
 from foredraft.policy.cost import StepCost
 from foredraft.policy.hold import is_rich
@@ -31,15 +31,17 @@ from verify_service.answers import Answers
 from verify_service.budgets import Budgets
 from verify_service.holder import Hold, Holder
 from verify_service.host_steps import HostSteps
+from verify_service.prefill import REPLAY_ROWS, feed
 from verify_service.scheduler import Refused, Scheduler
 from verify_service.sequence import VerifySequence
 from verify_service.step import Outcome
+from verify_service.step_clock import Started, StepClock
 from verify_service.steps import StepDone, Steps
 from verify_service.trace import Step, StepTrace
 
 log = logging.getLogger(__name__)
 
-_REPLAY_ROWS = 64
+_HEAD_START_SECONDS = 4e-4  # of a step's start before the one that runs ends
 _MOST_FAULTS = 2  # passes in a row that may fail before the model is given up
 
 
@@ -49,18 +51,6 @@ class Arrival:
 
     stream: int
     request: Request | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """A step that has not been finished yet, and what it was started with."""
-
-    at: float
-    sequences: list[VerifySequence]
-    most_rows: int
-    held: Hold
-    budget: VerifyBudget
-    prepare_us: int
 
 
 class StepLoop:
@@ -84,17 +74,15 @@ class StepLoop:
         self.pulse = Pulse()
         self._runner = runner
         self._scheduler = scheduler
-        self._cost = cost
-        self._run: Steps = steps or HostSteps(runner, scheduler.reservations)
-        self._started: deque[_Started] = deque()
+        self._clock = StepClock(cost)
+        self._steps: Steps = steps or HostSteps(runner, scheduler.reservations)
+        self._started: deque[Started] = deque()
         self.answers = Answers(publish)
         self._trace = trace
         self._budgets = Budgets()
         self._holder = Holder(scheduler, self._take_within)
-        self._steps = 0
+        self._made = 0  # steps
         self._faults = 0  # steps in a row that failed
-        self._ended = 0.0  # the newest step that was finished
-        self._began: float | None = None  # the step before, unless something else came between
         self._stopping = False
 
     def stop(self) -> None:
@@ -121,17 +109,34 @@ class StepLoop:
         A step that has too little to verify is held, but only for as long as that pays.
         """
         self._prepare()
+        self._linger()
         self._step(self._hold(_lacks_guesses))
 
     def _budget(self) -> VerifyBudget:
         return self._budgets.in_force(sequence.stream for sequence in self._scheduler)
 
     def _hold(self, lacks: Callable[[VerifySequence], bool]) -> Hold:
-        plain_us = self._cost(len(self._scheduler.ready())) * 1000
+        plain_us = self._clock.cost(len(self._scheduler.ready())) * 1000
         budget = self._budget()
         if self._started and not self._runs_ahead(budget, plain_us):
             self._settle()
         return self._holder.hold(budget, plain_us, lacks)
+
+    def _linger(self) -> None:
+        """Let guesses come for the next step until shortly before the one that runs will end.
+
+        That costs nothing; what came later would have to wait for the step after the next.
+        """
+        budget = self._budget()
+        if not (self._started and budget.drafting and budget.max_nodes):
+            return
+        running = self._started[-1]
+        run_ms = self._clock.cost(len(running.sequences))
+        until = max(running.at, self._clock.ended) + run_ms / 1000 - _HEAD_START_SECONDS
+        while any(sequence.awaits_drafts() for sequence in running.sequences):
+            left = until - time.perf_counter()
+            if left <= 0 or not self._take_within(left):
+                return
 
     def _runs_ahead(self, budget: VerifyBudget, plain_us: float) -> bool:
         """True if the next step may start before it is known what became of those that run.
@@ -140,7 +145,7 @@ class StepLoop:
         """
         ready = self._scheduler.ready()
         may_wait = self._holder.may_hold(budget, plain_us) and any(s.speculates for s in ready)
-        return not may_wait and self._run.may_follow(ready)
+        return not may_wait and self._steps.may_follow(ready)
 
     def _prepare(self) -> None:
         """Take what came, start what fits, run at most one chunk of one prompt."""
@@ -151,7 +156,7 @@ class StepLoop:
         self._scheduler.admit()
         if (sequence := self._scheduler.next_prefill()) is not None:
             self._settle()
-            self._began = None
+            self._clock.interrupted()
             self._prefill(sequence)
 
     def _step(self, held: Hold) -> None:
@@ -163,14 +168,14 @@ class StepLoop:
             return
         budget = self._budget()
         try:
-            most_rows = self._run.start(ready, budget.max_nodes, self._cost)
+            most_rows = self._steps.start(ready, budget.max_nodes, self._clock.cost)
         except Exception as error:
             self._fail(ready, error)
             return
         prepare_us = round((time.perf_counter() - started) * 1e6)
-        self._started.append(_Started(started, ready, most_rows, held, budget, prepare_us))
+        self._started.append(Started(started, ready, most_rows, held, budget, prepare_us))
         self.answers.tell()
-        while len(self._started) > self._run.behind:
+        while len(self._started) > self._steps.behind:
             self._finish()
 
     def _settle(self) -> None:
@@ -182,60 +187,45 @@ class StepLoop:
         """Take in what the oldest step did, and say so."""
         step = self._started.popleft()
         try:
-            with self.pulse.expecting(self._cost(step.most_rows)):
-                done = self._run.finish()
+            with self.pulse.expecting(self._clock.cost(step.most_rows)):
+                done = self._steps.finish()
         except Exception as error:
-            sequences = [*step.sequences, *(s for later in self._started for s in later.sequences)]
+            lost = {s.key: s for each in (step, *self._started) for s in each.sequences}
             self._started.clear()
-            self._fail({id(sequence): sequence for sequence in sequences}.values(), error)
+            self._fail(filter(self._scheduler.reservations.holds, lost.values()), error)
             return
         self._faults = 0
         self._conclude(step, done)
 
-    def _conclude(self, step: _Started, done: StepDone) -> None:
-        outcomes, held = done.outcomes, step.held
+    def _conclude(self, step: Started, done: StepDone) -> None:
+        outcomes = done.outcomes
         for outcome in outcomes:
             if outcome.commit is None or outcome.commit.finish is not None:
                 self._scheduler.finish(outcome.sequence)
-        began, self._ended = max(step.at, self._ended), time.perf_counter()
-        timings = replace(
-            done.timings,
-            held_us=held.microseconds,
-            hold_limit_us=held.limit_us,
-            prepare_us=step.prepare_us,
-            period_us=self._end_period(done.rows, held),
-            row_us=round(self._cost.per_row(done.rows) * 1000),
-        )
-        if step.budget.drafting and step.budget.max_nodes:
-            self._judge(held, outcomes)
-        self._steps += 1
+        began, timings = self._clock.end(step, done)
+        if outcomes and step.budget.drafting and step.budget.max_nodes:
+            self._judge(step.held, outcomes)
+        self._made += 1
         for stream in {outcome.sequence.stream for outcome in outcomes}:
             mine = [outcome for outcome in outcomes if outcome.sequence.stream == stream]
             commits = tuple(outcome.commit for outcome in mine if outcome.commit is not None)
             free = self._scheduler.reservations.free_blocks
             promised = done.promised.get(stream, 0.0)
-            self.answers.put(stream, StepResult(self._steps, commits, timings, free, promised))
+            self.answers.put(stream, StepResult(self._made, commits, timings, free, promised))
             self._refuse(stream, (o.error for o in mine if o.error is not None))
         if self._trace is not None:
-            described = self._describe(timings, outcomes, held, step.budget, done.rows)
-            self._trace.stepped(began, described)
+            self._trace.stepped(began, self._describe(step, done, timings))
 
-    def _describe(
-        self,
-        timings: StepTimings,
-        outcomes: Sequence[Outcome],
-        held: Hold,
-        budget: VerifyBudget,
-        rows: int,
-    ) -> Step:
+    def _describe(self, step: Started, done: StepDone, timings: StepTimings) -> Step:
+        commits = [(o.sequence.key, o.commit) for o in done.outcomes if o.commit is not None]
         return Step(
-            number=self._steps,
+            number=self._made,
             timings=timings,
-            commits=[(o.sequence.key, o.commit) for o in outcomes if o.commit is not None],
-            rows=rows,
-            budget=budget,
-            hold_limit_us=held.limit_us,
-            waited_for=len(held.waited_for),
+            commits=commits,
+            rows=done.rows,
+            budget=step.budget,
+            hold_limit_us=step.held.limit_us,
+            waited_for=len(step.held.waited_for),
             preempted=self._scheduler.take_preempted(),
         )
 
@@ -252,15 +242,6 @@ class StepLoop:
             text = SequenceError(*name, code_number(fault.code), fault.message)
             self._refuse(sequence.stream, (text,))
 
-    def _end_period(self, rows: int, held: Hold) -> int:
-        """Microseconds since the step before ended, learned as a step's cost; 0 if not known."""
-        now, before = time.perf_counter(), self._began
-        self._began = now
-        if before is None:
-            return 0
-        self._cost = self._cost.observed(rows, (now - before) * 1000, held.microseconds / 1000)
-        return round((now - before) * 1e6)
-
     def _judge(self, held: Hold, outcomes: Sequence[Outcome]) -> None:
         saved = sum(
             o.commit is not None and o.commit.accepted > 0 and o.sequence.key in held.waited_for
@@ -272,40 +253,18 @@ class StepLoop:
         started = time.perf_counter()
         self.answers.tell()
         try:
-            with self.pulse.expecting(self._cost(max(self._runner.chunk, _REPLAY_ROWS))):
-                self._feed(sequence)
+            with self.pulse.expecting(self._clock.cost(max(self._runner.chunk, REPLAY_ROWS))):
+                feed(self._runner, sequence)
         except Exception as error:
             self._fail((sequence,), error)
         if self._trace is not None:
             self._trace.prefilled(sequence.key, started, sequence.ready)
 
-    def _feed(self, sequence: VerifySequence) -> None:
-        """Run one chunk of the prompt, or one chain of tokens that were committed before.
-
-        The prompt's last token was a root when the sequence first ran, so it is a row of a chain:
-        a prefill may round it differently.
-        """
-        prompt_end = len(sequence.opened.prompt) - 1
-        start = sequence.fed
-        if start < prompt_end:
-            end = min(start + self._runner.chunk, prompt_end)
-            chunk = sequence.blocks, sequence.tokens[start:end], start
-            if sequence.scoring:
-                sequence.score(start, self._runner.prefill_scored(*chunk))
-            else:
-                self._runner.prefill(*chunk)
-        else:
-            end = min(start + _REPLAY_ROWS, len(sequence.tokens) - 1)
-            paths = [tuple(range(start, slot + 1)) for slot in range(start, end)]
-            chain = SequenceRows(sequence.blocks, start, sequence.tokens[start:end], paths)
-            self._runner.forward([chain])
-        sequence.fed = end
-
     def _take_arrivals(self) -> None:
         """All that wait; without any sequence, the next one that comes."""
         if len(self._scheduler) == 0:
             self._settle()
-            self._began = None
+            self._clock.interrupted()
             self.answers.tell()
             self._take(self.inbox.get())
         while not self.inbox.empty():
@@ -353,7 +312,7 @@ class StepLoop:
             if group.tokens and max(group.tokens) >= vocab:
                 log.warning("guesses outside the vocabulary of %d tokens were dropped", vocab)
                 continue
-            self._run.attach(sequence, group)
+            self._steps.attach(sequence, group)
             if sequence.drafted:
                 self._holder.guesses_complete()
 

@@ -21,10 +21,12 @@ from foredraft.engine.fp8.device_step import DeviceStep, StepBucket, StepLimits
 from foredraft.engine.fp8.kv import CodedKV
 from foredraft.engine.fp8.model import Model
 from foredraft.engine.fp8.runner import Fp8Runner
+from foredraft.engine.fp8.slot_options import Chosen, write_slot
 from foredraft.params import SamplingParams
 from foredraft.policy.cost import StepCost
 from foredraft.tree.node_id import child_id
 from foredraft.wire.messages import Limits, NodeGroup, OpenSequence, Source
+from kernels.sampling_options import SamplingOptions
 from kernels.tree_append import FULL, KNOWN, NEW
 from verify_service.reservations import Reservations
 from verify_service.sequence import VerifySequence
@@ -106,6 +108,25 @@ def plainly(twins: Twins) -> list[list[int]]:
         memory.release(sequence)
     memory.forget_prefixes()
     return texts
+
+
+def test_how_a_slot_samples_is_written_over_what_it_held(device: torch.device) -> None:
+    both = (*PARAMS, SamplingParams(top_p=0.5, min_p=0.1, seed=2**63 + 1, min_tokens=3))
+    slots = [Slot(params, (5, 6, 5, 9, 9), prompt_length=3, choice=2) for params in both]
+    wanted = options_of(slots, VOCAB, EOS, device)
+    found = SamplingOptions.empty(len(slots), VOCAB, 16, 8, device)
+    for column in (found.floats, found.ints, found.seen):
+        column.fill_(3)
+    for index, slot in enumerate(slots):
+        params = slot.params
+        chosen = Chosen(params, slot.choice, slot.tokens, slot.prompt_length, params.ends(EOS))
+        write_slot(found, index, chosen)
+    for name in ("floats", "ints", "bias_ids", "biases", "end_ids"):
+        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+    assert torch.equal(found.seen[1], wanted.seen[1])  # the only one with penalties
+    many = SamplingParams(stop_token_ids=tuple(range(9)))
+    with pytest.raises(ValueError, match="stop_token_ids must have at most 8 entries, not 10"):
+        write_slot(found, 0, Chosen(many, 0, (5,), 1, frozenset(range(10))))
 
 
 def tell_openings(step: DeviceStep, told: dict[str, torch.Tensor], all_of: list[VerifySequence]):
