@@ -244,6 +244,8 @@ class DeviceSteps:
             rows = (row + found["rows"][slot, :path]).tolist()
             logprobs = logprobs_of(sequence, rows, tokens, self._step.logits(step.bucket))
         ending = Ending(tokens, _FINISH[finish])
+        if ending.finish is not None:
+            sequence.ahead = 0  # it has no part in steps behind
         return committed(sequence, int(found["verified"][slot]), path, ending, logprobs)
 
 

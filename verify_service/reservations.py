@@ -103,6 +103,8 @@ class Reservations:
             self._runner.scrub(blocks)
         elif blocks:
             blocks = self._prefixes.adopt(sequence.opened.prompt, blocks)
+            if sequence.ahead:  # of what steps write that still run, nothing is known
+                self._runner.scrub(blocks)
         self._pool.free(blocks)
         self._holders.pop(sequence.key, None)
         sequence.blocks, sequence.fed, sequence.ahead, sequence.sound = [], 0, 0, False

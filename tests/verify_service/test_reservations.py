@@ -135,6 +135,32 @@ def test_what_never_fits_alone_is_refused() -> None:
         memory.open(1, [5] * 10, 247)
 
 
+def test_steps_that_still_run_need_memory_and_leave_none_unseen() -> None:
+    memory = Memory(48)
+    scrubbed: list[int] = []
+    memory.runner.scrub = scrubbed.extend  # type: ignore[method-assign]
+    sequence = memory.open(0, [5] * 66, 300)
+    memory.pool.free(sequence.blocks[8:])
+    del sequence.blocks[8:]
+    sequence.sound = True
+    for ahead, blocks in ((62, 8), (63, 12), (10_000, 24)):  # it can have 366 tokens at most
+        sequence.ahead = ahead
+        memory.scheduler.make_room()
+        assert len(sequence.blocks) == blocks
+    taken = memory.pool.allocate(memory.pool.free_blocks)
+    memory.pool.free(sequence.blocks[12:])
+    own = sequence.blocks = sequence.blocks[:12]
+    memory.pool.allocate(memory.pool.free_blocks)
+    sequence.ahead = 62
+    assert not memory.scheduler.is_short
+    sequence.ahead = 127
+    assert memory.scheduler.is_short
+    memory.pool.free(taken)
+    assert not memory.scheduler.is_short
+    memory.scheduler.finish(sequence)
+    assert scrubbed == own[4:]  # the others are a prompt's, and kept
+
+
 def test_longest_run() -> None:
     pool = BlockPool(10)
     assert pool.longest_run == 10
