@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kernels.arguments import check_tensor
 from kernels.kv_layout import BLOCK, place_of
-from kernels.tree_layout import NO_NODE, Picked, Sequences, StepRows, Trees
+from kernels.tree_layout import NO_NODE, Picked, Sequences, StepRows, Trees, slot_lanes
 
 _NO_NODE = tl.constexpr(NO_NODE)
 
@@ -77,7 +77,7 @@ def build_inputs(
         tables.stride(0),
         path.shape[1],
         CAPACITY=capacity,
-        SLOTS=triton.next_power_of_2(slots),
+        SLOTS=slot_lanes(slots),
         num_warps=2,
     )
 

@@ -37,6 +37,7 @@ _LENGTH = tl.constexpr(tree_layout.LENGTH)
 _NOT_FINITE = tl.constexpr(tree_layout.NOT_FINITE)
 _WRITTEN = tl.constexpr(WRITTEN)
 _ENDS_AT_ONCE = tl.constexpr(32)
+_FEWEST_ROWS = 32  # a warp's lanes: one machine code for all that have no more
 
 
 @triton.jit
@@ -132,7 +133,7 @@ def tree_accept(
         (out.base, out.path, out.rows, out.tokens, out.count, out.finish),
         options.seen.shape[1],
         LONGEST=out.tokens.shape[1],
-        ROWS=triton.next_power_of_2(most_rows),
+        ROWS=max(triton.next_power_of_2(most_rows), _FEWEST_ROWS),
         MAX_ENDS=options.end_ids.shape[1],
         num_warps=1,
     )

@@ -16,9 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import triton
 from torch import Tensor
 
 NO_NODE = -1
+_FEWEST_LANES = 32
 GOES_ON, STOP, LENGTH, NOT_FINITE = 0, 1, 2, -1  # values of `Commits.finish`
 
 
@@ -152,7 +154,8 @@ class Commits:
     path: rows on the accepted path, root included; 0 if the slot took no part: [S].
     rows: local rows of that path, ascending; row i's KV belongs to slot ``base - 1 + i``: [S, P].
     tokens, count: the tokens delivered, which a stop may have cut: [S, P] and [S].
-    finish: one of GOES_ON, STOP, LENGTH, NOT_FINITE: [S]. hit: 1 if the new root was a node: [S].
+    finish: one of _FEWEST_LANES = 32
+GOES_ON, STOP, LENGTH, NOT_FINITE: [S]. hit: 1 if the new root was a node: [S].
     """
 
     base: Tensor
@@ -176,6 +179,12 @@ class Commits:
             finish=_zeros(per_slot, device),
             hit=_zeros(per_slot, device),
         )
+
+
+def slot_lanes(slots: int) -> int:
+    """Lanes of a program that looks at all slots: one machine code serves any few of them."""
+    lanes: int = triton.next_power_of_2(slots)
+    return max(lanes, _FEWEST_LANES)
 
 
 def _zeros(

@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.tree_layout import Picked, Sequences, Trees
+from kernels.tree_layout import Picked, Sequences, Trees, slot_lanes
 
 _LEAST_GAIN = tl.constexpr(1.03)
 _LAST = tl.constexpr(0x7FFFFFFF)
@@ -73,7 +73,7 @@ def _candidates(trees, sequences, nodes, total, CAPACITY: tl.constexpr):
     return tl.where(takes_part, survival, -1.0), depth
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slots"])
 def _rank(
     trees, sequences, ranks, ordered, eligible, slots,
     CAPACITY: tl.constexpr, MAX_NODES: tl.constexpr, BLOCK: tl.constexpr, OTHERS: tl.constexpr,
@@ -114,7 +114,7 @@ def _how_many(sequences, ordered, cost, most, MAX_NODES: tl.constexpr):
     return tl.where((best > least) & (most > 0), first + 1, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slots", "max_rows"])
 def _pick(
     actives, node_limits, survivals, ranks, ordered, eligible, cost, allowed, picked,
     slots, max_rows,
@@ -191,7 +191,7 @@ def tree_select(
         (out.row, out.count, out.promise),
         slots,
         max_rows,
-        SLOTS=triton.next_power_of_2(slots),
+        SLOTS=slot_lanes(slots),
         CAPACITY=capacity,
         MAX_NODES=max_nodes,
     )
