@@ -18,6 +18,7 @@ from kernels.tree_layout import NO_NODE, StepRows
 
 DEEPEST = TILE  # rows below a root that attention takes
 _PATH = DEEPEST + 1
+_ALIGNMENT = 4  # numbers
 _PER_SLOT = ("start", "count")
 _PER_ROW = ("slot", "node", "parent", "depth", "token", "position", "place")
 
@@ -117,7 +118,8 @@ def _lay_out(batch: Sequence[SequenceRows], slots: int, rows: int) -> np.ndarray
 
 
 def _nothing(slots: int, rows: int) -> np.ndarray:
-    memory = np.zeros(len(_PER_SLOT) * slots + (len(_PER_ROW) + _PATH) * rows, np.int32)
+    columns = len(_PER_SLOT) * _aligned(slots) + len(_PER_ROW) * _aligned(rows)
+    memory = np.zeros(columns + _PATH * rows, np.int32)
     for name, part in _split(memory, slots, rows):
         if name in ("slot", "node", "parent", "place"):
             part.fill(NO_NODE)
@@ -125,10 +127,18 @@ def _nothing(slots: int, rows: int) -> np.ndarray:
 
 
 def _split(memory: Any, slots: int, rows: int) -> Iterator[tuple[str, Any]]:
-    """The parts of a flat array or tensor, by their names in `StepRows` and `Inputs`."""
+    """The parts of a flat array or tensor, by their names in `StepRows` and `Inputs`.
+
+    All are aligned alike: a kernel is compiled anew for pointers that are not.
+    """
     at = 0
     for names, size in ((_PER_SLOT, slots), (_PER_ROW, rows)):
         for name in names:
             yield name, memory[at : at + size]
-            at += size
+            at += _aligned(size)
     yield "path", memory[at:].reshape(rows, _PATH)
+
+
+def _aligned(count: int) -> int:
+    """Numbers up to where the next part may begin."""
+    return -(-count // _ALIGNMENT) * _ALIGNMENT
