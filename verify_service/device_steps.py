@@ -14,9 +14,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from foredraft.engine.fp8.device_step import DeviceStep, StepBucket, StepLimits
 from foredraft.engine.fp8.inputs import next_power
@@ -44,6 +46,7 @@ _COSTS_EVERY = 16  # steps; they change slowly
 _FINISH = {GOES_ON: None, STOP: FinishReason.STOP, LENGTH: FinishReason.LENGTH}
 
 Columns = Mapping[str, NDArray[np.generic]]
+Found = Mapping[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ class DeviceSteps:
     def finish(self) -> StepDone:
         step = self._running[0]
         try:
-            found = {name: t.numpy() for name, t in self._step.commits(step.turn).items()}
+            found = _found(self._step.commits(step.turn), step.bucket)
             ended = time.perf_counter()
             outcomes = self._outcomes(step, found)
         except Exception:
@@ -151,7 +154,7 @@ class DeviceSteps:
         since, self._ended = max(step.since, self._ended), ended
         promised: defaultdict[int, float] = defaultdict(float)
         for part in step.parts:
-            promised[part.sequence.stream] += float(found["promise"][part.slot])
+            promised[part.sequence.stream] += found["promise"][part.slot]
         timings = StepTimings(
             forward_us=_us(ended - since), commit_us=_us(time.perf_counter() - ended)
         )
@@ -220,7 +223,7 @@ class DeviceSteps:
             upload(self._step.tables[slot, : len(line)], line)
             self._lines[slot] = list(blocks)
 
-    def _outcomes(self, step: _Running, found: Columns) -> list[Outcome]:
+    def _outcomes(self, step: _Running, found: Found) -> list[Outcome]:
         """Of sequences that are still there: what came of others is dropped."""
         row, outcomes = 0, []
         for part in step.parts:
@@ -230,23 +233,23 @@ class DeviceSteps:
             row += rows
         return outcomes
 
-    def _outcome(self, step: _Running, part: _Part, found: Columns, row: int) -> Outcome:
+    def _outcome(self, step: _Running, part: _Part, found: Found, row: int) -> Outcome:
         """``row``: the step's first of the sequence."""
         slot, sequence = part.slot, part.sequence
         sequence.ahead -= part.most
-        finish = int(found["finish"][slot])
+        finish = found["finish"][slot]
         if finish == NOT_FINITE or sequence.unscorable:
             return unsound(sequence)
-        path = int(found["path"][slot])
-        tokens = tuple(found["tokens"][slot, : found["count"][slot]].tolist())
+        path, count = found["path"][slot], found["count"][slot]
+        tokens = tuple(found["tokens"][slot][:count])
         logprobs: tuple[TokenLogprobs, ...] = ()
         if step.bucket.logits:
-            rows = (row + found["rows"][slot, :path]).tolist()
+            rows = [row + local for local in found["rows"][slot][:path]]
             logprobs = logprobs_of(sequence, rows, tokens, self._step.logits(step.bucket))
         ending = Ending(tokens, _FINISH[finish])
         if ending.finish is not None:
             sequence.ahead = 0  # it has no part in steps behind
-        return committed(sequence, int(found["verified"][slot]), path, ending, logprobs)
+        return committed(sequence, found["verified"][slot], path, ending, logprobs)
 
 
 def _tell_guesses(seats: Iterable[Seat], told: Columns) -> None:
@@ -267,10 +270,18 @@ def _tell_guesses(seats: Iterable[Seat], told: Columns) -> None:
     told["starts"][1:] = list(accumulate(counts.tolist()))
 
 
-def _rows(found: Columns, slot: int) -> int:
+def _rows(found: Found, slot: int) -> int:
     """How many rows of the step a slot had."""
     took_part = found["path"][slot] > 0 or found["finish"][slot] == NOT_FINITE
-    return 1 + int(found["verified"][slot]) if took_part else 0
+    return 1 + found["verified"][slot] if took_part else 0
+
+
+def _found(commits: Mapping[str, Tensor], bucket: StepBucket) -> Found:
+    """Columns as lists, whose entries are read faster."""
+    names = ["path", "count", "tokens", "finish", "verified", "promise"]
+    if bucket.logits:
+        names.append("rows")
+    return {name: commits[name][: bucket.slots].numpy().tolist() for name in names}
 
 
 def _us(seconds: float) -> int:

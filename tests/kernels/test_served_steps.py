@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 from support.drafters import always_wrong, half_right, prophet
 from support.short_memory import ShortMemory, blocks
 from support.tiny_models import make_tiny_llama
@@ -30,7 +31,14 @@ PROMPTS = [RANDOM.choices(range(3, VOCAB), k=length) for length in (3, 66, 5)]
 MIXED: list[dict[str, object]] = [
     {"max_tokens": 7, "ignore_eos": True},
     {"max_tokens": 6, "temperature": 0.9, "presence_penalty": 1.0, "seed": 5, "ignore_eos": True},
-    {"max_tokens": 3, "temperature": 1.0, "top_k": 20, "seed": 2, "logprobs": 2},
+    {
+        "max_tokens": 3,
+        "temperature": 1.0,
+        "top_k": 20,
+        "seed": 2,
+        "logprobs": 2,
+        "score_prompt": True,
+    },
 ]
 PLAIN = VerifyBudget(0, 0, drafting=False)
 
@@ -45,9 +53,8 @@ class Watched(DeviceSteps):
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Fp8Runner:
-    directory = make_tiny_llama(
-        tmp_path_factory.mktemp("model"), layers=1, hidden=64, vocab=VOCAB, context=CONTEXT
-    )
+    sizes = {"layers": 1, "hidden": 64, "vocab": VOCAB, "context": CONTEXT}
+    directory = make_tiny_llama(tmp_path_factory.mktemp("model"), **sizes, tie=False)
     return Fp8Runner.load(EngineConfig(directory, dtype="fp8", kv_memory_mib=1))
 
 
@@ -71,6 +78,7 @@ def test_guesses_right_and_wrong_change_no_token(runner: Fp8Runner) -> None:
     found = said(VerifyDriver(runner, **LIMITS, make_steps=DeviceSteps), guessers)
     for expected, answer in zip(plain, found, strict=True):
         assert (answer.tokens, answer.finish) == (expected.tokens, expected.finish)
+        assert answer.commits[0].prompt == expected.commits[0].prompt
         assert [entry for commit in answer.commits for entry in commit.logprobs] == [
             entry for commit in expected.commits for entry in commit.logprobs
         ]
@@ -80,11 +88,14 @@ def test_guesses_right_and_wrong_change_no_token(runner: Fp8Runner) -> None:
 
 
 def test_steps_run_ahead_where_nothing_is_waited_for(runner: Fp8Runner) -> None:
-    """One is cancelled while a step of it runs; who comes next has its slot, and its memory."""
+    """One is cancelled while a step of it runs; who comes next, to go on from a journal, has its
+    slot, and its memory."""
+    sampled = {"max_tokens": 7, "temperature": 0.7, "seed": 1, "frequency_penalty": 0.5}
     with VerifyDriver(runner) as plain:
         plain.open(0, PROMPTS[0], max_tokens=6, ignore_eos=True)
-        plain.open(2, PROMPTS[2], max_tokens=6, temperature=0.7, seed=1)
+        plain.open(2, PROMPTS[2], **sampled, ignore_eos=True)
         expected = {index: answer.tokens for index, answer in plain.finish().items()}
+    journal = expected[2][:2]
     made: list[Watched] = []
 
     def watched(*arguments: Any) -> Watched:
@@ -95,13 +106,14 @@ def test_steps_run_ahead_where_nothing_is_waited_for(runner: Fp8Runner) -> None:
     driver.send(PLAIN)
     driver.open(0, PROMPTS[0], max_tokens=6, ignore_eos=True)
     driver.open(1, PROMPTS[1], max_tokens=50, ignore_eos=True)
-    driver.open(2, PROMPTS[2], max_tokens=6, temperature=0.7, seed=1)
+    driver.open(2, PROMPTS[2], **sampled, ignore_eos=True, committed=journal)
     for _ in range(4):
         driver.turn()
     driver.close(1)
     driver.finish_here()
-    assert {index: answer.tokens for index, answer in driver.answers.items()} == expected
-    assert made[0].ran.count(1) > 4
+    assert driver.answers[0].tokens == expected[0]
+    assert [*journal, *driver.answers[2].tokens] == expected[2]
+    assert made[0].ran.count(1) > 3
     driver.scheduler.reservations.forget_prefixes()
     assert runner.kv.free_blocks == runner.kv.total_blocks
 
@@ -126,3 +138,24 @@ def test_who_loses_its_memory_says_the_same(
         driver.scheduler.reservations.forget_prefixes()
     assert [victim.seq_id for victim in driver.victims] == [1]
     assert {index: answer.tokens for index, answer in driver.answers.items()} == expected
+
+
+def test_numbers_that_are_not_finite_end_their_sequence_only(runner: Fp8Runner) -> None:
+    params = {"max_tokens": 2, "ignore_eos": True}
+    with VerifyDriver(runner) as plain:
+        plain.open(0, PROMPTS[0], **params)
+        expected = plain.finish()[0].tokens
+    embedding, broken = runner._model.weights.embedding, 63
+    assert broken not in (*PROMPTS[0], *expected)
+    before = embedding[broken].clone()
+    with torch.inference_mode():
+        embedding[broken] = float("nan")
+    with VerifyDriver(runner, **LIMITS, make_steps=DeviceSteps) as driver:
+        driver.send(PLAIN)
+        driver.open(0, PROMPTS[0], **params)
+        driver.open(1, [5, broken], **params)
+        answers = driver.finish()
+    with torch.inference_mode():
+        embedding[broken] = before
+    assert answers[0].tokens == expected
+    assert answers[1].error is not None and "not finite" in answers[1].error.message
