@@ -42,6 +42,7 @@ from verify_service.steps import StepDone
 log = logging.getLogger(__name__)
 
 _GUESSES = 1024  # that a step is told; more wait for the next one
+_MOST_NODES, _LARGEST_TREE = 256, 128  # of a step, and of a sequence, for which kernels are made
 _COSTS_EVERY = 16  # steps; they change slowly
 _FINISH = {GOES_ON: None, STOP: FinishReason.STOP, LENGTH: FinishReason.LENGTH}
 
@@ -76,18 +77,20 @@ class DeviceSteps:
         self._memory = memory
         self._limits = limits
         slots, eos = next_power(limits.max_sequences), runner.info.eos_token_ids
+        tree = min(next_power(limits.max_nodes), _LARGEST_TREE)
+        self._most_nodes = min(limits.max_nodes, _MOST_NODES, slots * tree)
         self._step: DeviceStep = runner.device_step(
             StepLimits(
                 slots=slots,
                 context=runner.info.context_length,
-                nodes=next_power(limits.max_nodes),
+                nodes=tree,
                 depth=limits.max_depth,
                 guesses=_GUESSES,
                 biases=biases_at_most(),
                 ends=ends_at_most(eos),
             )
         )
-        self._buckets = StepBuckets(slots, limits.max_nodes)
+        self._buckets = StepBuckets(slots, self._most_nodes)
         self._seats = Seats()
         self._lines: list[list[int]] = [[] for _ in range(slots)]  # what the block tables hold
         self._running: deque[_Running] = deque()
@@ -103,7 +106,7 @@ class DeviceSteps:
             "steps of up to %d sequences and %d guesses run on the device, trees and sampling "
             "included: %d graphs in %.1f s",
             self._step.limits.slots,
-            self._limits.max_nodes,
+            self._most_nodes,
             len(shapes),
             time.perf_counter() - began,
         )
@@ -126,7 +129,7 @@ class DeviceSteps:
     def start(self, ready: Sequence[VerifySequence], max_nodes: int, cost: StepCost) -> int:
         since = time.perf_counter()
         seats = self._seats.take(ready, move=not self._running)
-        allowed = min(max_nodes, self._limits.max_nodes)
+        allowed = min(max_nodes, self._most_nodes)
         bucket = self._bucket(seats, len(choose_nodes(ready, allowed, cost)))
         self._tell_cost(cost)
         told = {name: tensor.numpy() for name, tensor in self._step.told().items()}
@@ -171,7 +174,7 @@ class DeviceSteps:
 
     def _tell_cost(self, cost: StepCost) -> None:
         if self._started % _COSTS_EVERY == 0:
-            rows = self._step.limits.slots + self._limits.max_nodes
+            rows = self._step.limits.slots + self._most_nodes
             table = np.array([cost(count) for count in range(rows + 1)], np.float64)
             upload(self._step.cost[: len(table)], table)
         self._started += 1

@@ -19,9 +19,10 @@ from support.verify_driver import Answer, Guesser, VerifyDriver, no_guesses
 from foredraft.config import EngineConfig
 from foredraft.engine.fp8.runner import Fp8Runner
 from foredraft.policy.cost import StepCost
-from foredraft.wire.messages import VerifyBudget
-from verify_service import reservations
+from foredraft.wire.messages import Limits, VerifyBudget
+from verify_service import device_profile, reservations
 from verify_service.device_steps import DeviceSteps
+from verify_service.reservations import Reservations
 from verify_service.sequence import VerifySequence
 
 VOCAB, CONTEXT = 64, 192
@@ -159,3 +160,14 @@ def test_numbers_that_are_not_finite_end_their_sequence_only(runner: Fp8Runner) 
         embedding[broken] = before
     assert answers[0].tokens == expected
     assert answers[1].error is not None and "not finite" in answers[1].error.message
+
+
+def test_the_smallest_service_is_warmed_and_timed(
+    runner: Fp8Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_profile, "_ROUNDS", 1)
+    limits = Limits(max_sequences=1, max_nodes=2, max_depth=1)
+    cost = DeviceSteps(runner, Reservations(runner), limits).warm()
+    assert cost.rows == (1, 2, 3)
+    assert list(cost.milliseconds) == sorted(cost.milliseconds)
+    assert runner.kv.free_blocks == runner.kv.total_blocks

@@ -101,8 +101,8 @@ class DeviceStep:
     """Steps of one model over the same slots. Not thread-safe: one engine thread owns it.
 
     options, tables, cost: what the host writes when a sequence opens or grows and when costs have
-        changed: how tokens are chosen, block tables int32 [slots, blocks], and float64 [rows + 1],
-        the milliseconds of a step by its rows.
+        changed: how tokens are chosen, block tables int32 [slots, blocks], and float64 [more than
+        rows], the milliseconds of a step by its rows.
     """
 
     def __init__(self, model: Model, limits: StepLimits, vocab: int) -> None:
@@ -130,7 +130,8 @@ class DeviceStep:
         self.options = SamplingOptions.empty(slots, vocab, limits.biases, limits.ends, device)
         blocks = table_blocks(limits.context, 1 + limits.nodes)
         self.tables = torch.zeros(slots, blocks, dtype=torch.int32, device=device)
-        self.cost = torch.ones(slots * (1 + limits.nodes) + 1, dtype=torch.float64, device=device)
+        most_rows = 2 * next_power(slots * (1 + limits.nodes))
+        self.cost = torch.ones(most_rows + 1, dtype=torch.float64, device=device)
         self._prepared: dict[StepBucket, _Prepared] = {}
         self._choices: dict[int, Choices] = {}  # by rows: one step runs at a time
         self._kept: dict[int, Tensor] = {}  # logits, by rows
