@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from foredraft.config import FP8
 from foredraft.engine.runner import Runner
 from foredraft.wire.messages import Limits
 from verify_service.host_steps import HostSteps
 from verify_service.reservations import Reservations
 from verify_service.steps import Steps
+
+log = logging.getLogger(__name__)
 
 
 def choose_steps(runner: Runner, memory: Reservations, limits: Limits) -> Steps:
@@ -18,4 +22,5 @@ def choose_steps(runner: Runner, memory: Reservations, limits: Limits) -> Steps:
 
         if isinstance(runner, Fp8Runner) and runner.on_gpu:
             return DeviceSteps(runner, memory, limits)
+    log.info("steps are prepared and decided by the host")
     return HostSteps(runner, memory)
