@@ -25,11 +25,15 @@ class Started:
 
 
 class StepClock:
-    """``cost``: milliseconds of a step by its rows. ``ended``: when the newest one did."""
+    """``cost``: milliseconds of a step by its rows. ``ended``: when the newest one did.
+
+    ``host_ms``: what the host did for it before it ran and afterwards.
+    """
 
     def __init__(self, cost: StepCost) -> None:
         self.cost = cost
         self.ended = 0.0
+        self.host_ms = 0.0
         self._alone = True  # nothing to compare the next step's end with
 
     def interrupted(self) -> None:
@@ -45,6 +49,7 @@ class StepClock:
             waited_ms = held.microseconds / 1000
             self.cost = self.cost.observed(done.rows, (now - before) * 1000, waited_ms)
         self.ended, self._alone = now, False
+        self.host_ms = (step.prepare_us + done.timings.commit_us) / 1000
         timings = replace(
             done.timings,
             held_us=held.microseconds,

@@ -41,7 +41,9 @@ from verify_service.trace import Step, StepTrace
 
 log = logging.getLogger(__name__)
 
-_HEAD_START_SECONDS = 4e-4  # of a step's start before the one that runs ends
+# Until when a step that runs leaves time for guesses: what it should take is learned from steps
+# that were started so, and must not grow by that.
+_LEAVES_TIME = 0.75
 _MOST_FAULTS = 2  # passes in a row that may fail before the model is given up
 
 
@@ -123,7 +125,7 @@ class StepLoop:
         return self._holder.hold(budget, plain_us, lacks)
 
     def _linger(self) -> None:
-        """Let guesses come for the next step until shortly before the one that runs will end.
+        """Let guesses come for the next step until the one that runs has not much longer to run.
 
         That costs nothing; what came later would have to wait for the step after the next.
         """
@@ -131,8 +133,8 @@ class StepLoop:
         if not (self._started and budget.drafting and budget.max_nodes):
             return
         running = self._started[-1]
-        run_ms = self._clock.cost(len(running.sequences))
-        until = max(running.at, self._clock.ended) + run_ms / 1000 - _HEAD_START_SECONDS
+        left_ms = _LEAVES_TIME * self._clock.cost(len(running.sequences)) - self._clock.host_ms
+        until = max(running.at, self._clock.ended) + left_ms / 1000
         while any(sequence.awaits_drafts() for sequence in running.sequences):
             left = until - time.perf_counter()
             if left <= 0 or not self._take_within(left):
