@@ -18,6 +18,7 @@ from support.verify_driver import Answer, Guesser, VerifyDriver, no_guesses
 
 from foredraft.config import EngineConfig
 from foredraft.engine.fp8.runner import Fp8Runner
+from foredraft.engine.kv import BLOCK
 from foredraft.policy.cost import StepCost
 from foredraft.wire.messages import Limits, VerifyBudget
 from verify_service import device_profile, reservations
@@ -171,3 +172,21 @@ def test_the_smallest_service_is_warmed_and_timed(
     assert cost.rows == (1, 2, 3)
     assert list(cost.milliseconds) == sorted(cost.milliseconds)
     assert runner.kv.free_blocks == runner.kv.total_blocks
+
+
+def test_chunks_of_a_prompt_are_the_same_in_a_graph(runner: Fp8Runner) -> None:
+    """On a GPU; elsewhere they are in none."""
+    blocks = [runner.kv.allocate(8) for _ in range(3)]
+    prompt = PROMPTS[1][: 3 * BLOCK]
+    inputs, bounds = runner._chunk_inputs, runner._chunk_bounds
+    with torch.inference_mode():
+        inputs.fill_chunk(blocks[0], prompt, 0)
+        expected = runner._model.chunk(inputs, bounds)[: len(prompt)].clone()
+    entries = runner._memory.memory.codes.view(torch.uint8)
+    for own in blocks[1:]:
+        scored = runner.prefill_scored(own, prompt, 0)
+        assert torch.equal(scored, runner._model.chunk_logits(expected))
+        assert torch.equal(entries[:, :, :, own[:3]], entries[:, :, :, blocks[0][:3]])
+    for own in blocks:
+        runner.scrub(own)
+        runner.kv.free(own)

@@ -1,13 +1,15 @@
-"""Steps as CUDA graphs, one per bucket of sequences and rows.
+"""Passes as CUDA graphs: steps, one per bucket of sequences and rows, and chunks of prompts.
 
-A launch from Python takes longer than most kernels of a step. A bucket is captured when it is first
+A launch from Python takes longer than most kernels of a pass. A graph is captured when it is first
 needed, after a run that compiles its kernels and makes its workspaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,15 +63,44 @@ class StepGraphs:
         return captured.logits
 
     def _capture(self, bucket: Bucket, batch: Sequence[SequenceRows]) -> _Captured:
-        """The run before it writes what the graph's own will write."""
+        """For ``batch``, or any other that fits."""
         device = self._model.memory.codes.device
         blocks = table_blocks(self._context, bucket.most_rows)
         inputs = Inputs.empty(bucket.slots, bucket.rows, blocks, device)
         inputs.fill(batch)
         bounds = Bounds(bucket.most_rows, self._context)
-        self._model.step(inputs, bounds)
-        torch.cuda.synchronize(device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            logits = self._model.step(inputs, bounds)
+        graph, logits = _capture(lambda: self._model.step(inputs, bounds), self._pool)
         return _Captured(inputs, graph, logits)
+
+
+class ChunkGraph:
+    """Runs chunks of one shape, from inputs that stay where they are."""
+
+    def __init__(self, model: Model, inputs: Inputs, bounds: Bounds) -> None:
+        self._model = model
+        self._inputs = inputs
+        self._bounds = bounds
+        self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
+
+    def run(self) -> Tensor:
+        """What `Model.chunk` returns; the next run overwrites it."""
+        if self._captured is None:
+            pool = torch.cuda.graph_pool_handle()
+            chunk = partial(self._model.chunk, self._inputs, self._bounds)
+            self._captured = _capture(chunk, pool)
+        graph, x = self._captured
+        graph.replay()
+        return x
+
+
+def _capture(run: Callable[[], Tensor], pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """A graph of ``run``, and where its result will be.
+
+    It is run before, and writes then what the graph will write.
+    """
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = run()
+    return graph, result

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from foredraft.engine.attention_plan import TILE as KV_TILE
 from foredraft.engine.attention_plan import SequenceRows
+from foredraft.engine.fp8.upload import upload
 from foredraft.engine.kv import BLOCK
 from kernels.attention_tiles import TILE
 from kernels.tree_layout import NO_NODE, StepRows
@@ -68,13 +69,13 @@ class Inputs:
             ValueError: a row stands more than DEEPEST below its sequence's context.
         """
         slots, rows = len(self.rows.start), len(self.rows.slot)
-        self.memory.copy_(torch.from_numpy(_lay_out(batch, slots, rows)))
+        upload(self.memory, _lay_out(batch, slots, rows))
         width = min(max(len(one.blocks) for one in batch), self.tables.shape[1])
         tables = np.zeros((len(batch), width), np.int32)
         for line, sequence in zip(tables, batch, strict=True):
             known = sequence.blocks[:width]
             line[: len(known)] = known
-        self.tables[: len(batch), :width].copy_(torch.from_numpy(tables))
+        upload(self.tables[: len(batch), :width], tables)
 
     def fill_chunk(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
         """Take in a chunk of a prompt: every row sees the positions before it as committed."""
@@ -87,9 +88,9 @@ class Inputs:
         parts["position"][:count] = positions
         table = np.asarray(blocks, np.int32)
         parts["place"][:count] = table[positions // BLOCK] * BLOCK + positions % BLOCK
-        self.memory.copy_(torch.from_numpy(memory))
+        upload(self.memory, memory)
         width = min(len(table), self.tables.shape[1])
-        self.tables[0, :width].copy_(torch.from_numpy(table[:width]))
+        upload(self.tables[0, :width], table[:width])
 
 
 def next_power(count: int) -> int:

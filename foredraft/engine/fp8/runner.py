@@ -18,7 +18,7 @@ from foredraft.config import FP8, FP8_CAPABILITY, EngineConfig
 from foredraft.engine.attention_plan import TILE, SequenceRows
 from foredraft.engine.device import choose_device
 from foredraft.engine.fp8.device_step import DeviceStep, StepLimits
-from foredraft.engine.fp8.graphs import MOST_ROWS, StepGraphs
+from foredraft.engine.fp8.graphs import MOST_ROWS, ChunkGraph, StepGraphs
 from foredraft.engine.fp8.inputs import Bounds, Inputs, table_blocks
 from foredraft.engine.fp8.kernel_operations import KernelOperations
 from foredraft.engine.fp8.kv import CodedKV
@@ -55,6 +55,10 @@ class Fp8Runner:
         self.chunk = _GPU_CHUNK if self.on_gpu else _CPU_CHUNK
         blocks = table_blocks(info.context_length, 0)
         self._chunk_inputs = Inputs.empty(1, self.chunk, blocks, self._device)
+        self._chunk_bounds = Bounds(self.chunk, info.context_length)
+        self._chunks = None
+        if self.on_gpu:
+            self._chunks = ChunkGraph(model, self._chunk_inputs, self._chunk_bounds)
         self._graphs = StepGraphs(model, info.context_length) if self.on_gpu else None
 
     @classmethod
@@ -163,7 +167,9 @@ class Fp8Runner:
 
     def _run_chunk(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
         self._chunk_inputs.fill_chunk(blocks, tokens, start)
-        return self._model.chunk(self._chunk_inputs, Bounds(self.chunk, self.info.context_length))
+        if self._chunks is not None:
+            return self._chunks.run()
+        return self._model.chunk(self._chunk_inputs, self._chunk_bounds)
 
 
 def choose_operations(device: str) -> tuple[torch.device, Operations]:
