@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.drafters import always_wrong, half_right, prophet
+from support.drafters import always_wrong, half_right, prophet, wild
 from support.short_memory import ShortMemory, blocks
 from support.tiny_models import make_tiny_llama
 from support.verify_driver import Answer, Guesser, VerifyDriver, no_guesses
@@ -19,6 +19,7 @@ from support.verify_driver import Answer, Guesser, VerifyDriver, no_guesses
 from foredraft.config import EngineConfig
 from foredraft.engine.fp8.runner import Fp8Runner
 from foredraft.engine.kv import BLOCK
+from foredraft.params import Schedule
 from foredraft.policy.cost import StepCost
 from foredraft.wire.messages import Limits, VerifyBudget
 from verify_service import device_profile, reservations
@@ -190,3 +191,62 @@ def test_chunks_of_a_prompt_are_the_same_in_a_graph(runner: Fp8Runner) -> None:
     for own in blocks:
         runner.scrub(own)
         runner.kv.free(own)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_comes_when_it_comes(runner: Fp8Runner, seed: int) -> None:
+    """Guesses of all kinds, early and late, in all ways of running steps; cancels, preemptions."""
+    rng = random.Random(seed)
+    cells = [random_cell(rng) for _ in range(6)]
+    with VerifyDriver(runner) as plain:
+        for index, (prompt, params) in enumerate(cells):
+            plain.open(index, prompt, **params)
+        expected = {index: answer.tokens for index, answer in plain.finish().items()}
+    driver = ShortMemory(runner, max_nodes=8, max_sequences=4, max_depth=4, make_steps=DeviceSteps)
+    waiting = list(range(len(cells)))
+    while waiting or not all(answer.done for answer in driver.answers.values()):
+        if waiting and rng.random() < 0.4:
+            index = waiting.pop(0)
+            prompt, params = cells[index]
+            text = [*prompt, *expected[index]]
+            journal = expected[index][: rng.choice((0, 0, 2))]
+            if len(journal) < len(expected[index]):
+                guesser = rng.choice(
+                    [half_right(text, 3, VOCAB, seed), prophet(text, 4), wild(3, VOCAB, seed)]
+                )
+                driver.open(index, prompt, guesser, committed=journal, **params)
+        if rng.random() < 0.3:
+            schedule = rng.choice((Schedule.SERIAL, Schedule.HELD, Schedule.FREE))
+            nodes, hold_us = rng.choice((0, 3, 8)), rng.choice((0, 500))
+            driver.send(VerifyBudget(nodes, hold_us, rng.random() < 0.8, schedule))
+        live = [i for i, answer in driver.answers.items() if not answer.done]
+        if live and rng.random() < 0.05:
+            driver.close(rng.choice(live))
+        if driver.running and rng.random() < 0.1:
+            driver.loop._settle()
+            driver.hear()
+            if driver.running:
+                driver.scheduler.preempt()
+        if any(not answer.done for answer in driver.answers.values()):
+            driver.turn()
+    for index, answer in driver.answers.items():
+        assert [*driver._opened[index].committed, *answer.tokens] == expected[index], index
+    driver.scheduler.close_stream(0)  # those of which only the inbox knows that they are cancelled
+    driver.scheduler.reservations.forget_prefixes()
+    assert runner.kv.free_blocks == runner.kv.total_blocks
+
+
+def random_cell(rng: random.Random) -> tuple[list[int], dict[str, object]]:
+    prompt = rng.choices(range(3, VOCAB), k=rng.choice((1, 3, 20, 62, 66, 130)))
+    params: dict[str, object] = {"max_tokens": rng.randrange(1, 14), "seed": rng.randrange(99)}
+    params["temperature"] = rng.choice((0.0, 0.8))
+    if rng.random() < 0.3:
+        params["repetition_penalty"] = 1.2
+    if rng.random() < 0.3:
+        params["min_p"] = 0.05
+    if rng.random() < 0.3:
+        params["stop_token_ids"] = tuple(rng.sample(range(3, VOCAB), 4))
+    if rng.random() < 0.3:
+        params["logprobs"] = 1
+    return prompt, params

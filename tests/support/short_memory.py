@@ -45,6 +45,10 @@ class ShortMemory(VerifyDriver):
     def turn(self) -> None:
         """One turn of the loop in this thread, answered by the drafter."""
         self.loop.serial()
+        self.hear()
+
+    def hear(self) -> None:
+        """Take what the loop has to say."""
         self.loop.answers.tell()
         while not self._published.empty():
             self.step()
