@@ -22,7 +22,7 @@ from foredraft.wire.channel import bind, private_server
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
 from gateway import link
-from verify_service import step_loop
+from verify_service import host_steps
 from verify_service.server import VerifyServicer, Worker
 
 ASKED: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True, "temperature": 1.0, "seed": 5}
@@ -71,8 +71,8 @@ async def test_an_answer_outlives_an_engine_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make_tiny_llama(tmp_path / "tiny")
-    steps = Hanging(step_loop.run)
-    monkeypatch.setattr(step_loop, "run", steps)
+    steps = Hanging(host_steps.run)
+    monkeypatch.setattr(host_steps, "run", steps)
     monkeypatch.setattr(pulse, "_SHORTEST_SECONDS", 0.5)
     addresses = [f"unix:{tmp_path}/{name}" for name in ("first", "second")]
     async with AsyncExitStack() as stack:
@@ -106,7 +106,7 @@ async def test_an_answer_of_an_engine_that_is_slow_is_made_once(
 ) -> None:
     """Every pass of the only target is so late that it counts as hung."""
     model, address = make_tiny_llama(tmp_path / "tiny"), f"unix:{tmp_path}/verify"
-    run = step_loop.run
+    run = host_steps.run
     steps = []
 
     def late(*args: Any) -> Any:
@@ -125,7 +125,7 @@ async def test_an_answer_of_an_engine_that_is_slow_is_made_once(
         AsyncClient(running.address) as client,
     ):
         whole = await client.generate([5, 6, 7], **asked)
-        monkeypatch.setattr(step_loop, "run", late)
+        monkeypatch.setattr(host_steps, "run", late)
         answer = await client.generate([5, 6, 7], **asked)
         assert answer.token_ids == whole.token_ids
         assert len(steps) == 6 and len(worker._steps._scheduler) == 0
