@@ -7,13 +7,14 @@ it runs. On a GPU a step is one CUDA graph per `StepBucket`; nothing in it waits
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from foredraft.engine.fp8.compile_ahead import compiling_ahead
 from foredraft.engine.fp8.inputs import DEEPEST, Bounds, Inputs, next_power, table_blocks
 from foredraft.engine.fp8.mailbox import Mailbox, Part
 from foredraft.engine.fp8.model import Model
@@ -198,6 +199,14 @@ class DeviceStep:
         """
         self._prepared[bucket].run()
 
+    @torch.inference_mode()
+    def compile(self, buckets: Iterable[StepBucket]) -> None:
+        """Compile what steps in ``buckets`` launch, many kernels at a time, on a GPU."""
+        model = self._model.first_layer()
+        with compiling_ahead():
+            for bucket in buckets:
+                self._run(model, bucket, self._memory_for(bucket))
+
     def warm(self, bucket: StepBucket) -> None:
         """Compile and capture, with a step in which nothing happens unless slots are active."""
         self.told()
@@ -208,15 +217,15 @@ class DeviceStep:
         device = self.tables.device
         prepared = self._memory_for(bucket)
         if device.type != "cuda":
-            return replace(prepared, run=lambda: self._run(bucket, prepared))
+            return replace(prepared, run=lambda: self._run(self._model, bucket, prepared))
         kept = self._changing()
-        self._run(bucket, prepared)  # compiles, and makes workspaces
+        self._run(self._model, bucket, prepared)  # compiles, and makes workspaces
         for tensor, before in kept:
             tensor.copy_(before)
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            self._run(bucket, prepared)
+            self._run(self._model, bucket, prepared)
         return replace(prepared, run=graph.replay)
 
     def _memory_for(self, bucket: StepBucket) -> _Prepared:
@@ -251,7 +260,7 @@ class DeviceStep:
         )
 
     @torch.inference_mode()
-    def _run(self, bucket: StepBucket, prepared: _Prepared) -> None:
+    def _run(self, model: Model, bucket: StepBucket, prepared: _Prepared) -> None:
         """All launches of a step. What changes is told of all slots, whatever the bucket."""
         limits, state, inputs = self.limits, prepared.state, prepared.inputs
         trees, sequences, rows = state.trees, state.sequences, inputs.rows
@@ -261,12 +270,12 @@ class DeviceStep:
         tree_append(trees, sequences, state.guesses, limits.nodes, limits.depth)
         self._select(bucket, prepared)
         build_inputs(trees, sequences, state.picked, state.tables, rows, inputs.place, inputs.path)
-        logits = self._model.step(inputs, Bounds(most_rows, limits.context))
+        logits = model.step(inputs, Bounds(most_rows, limits.context))
         if prepared.logits is not None:
             prepared.logits.copy_(logits)
         sample_coupled(logits, state.options, rows, prepared.choices, bucket.filters)
         tree_accept(rows, prepared.choices, sequences, state.options, state.commits, most_rows)
-        kv_compact(self._model.memory, state.tables, state.commits)
+        kv_compact(model.memory, state.tables, state.commits)
         tree_reroot(trees, sequences, state.commits)
 
     def _select(self, bucket: StepBucket, prepared: _Prepared) -> None:

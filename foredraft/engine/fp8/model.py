@@ -7,6 +7,8 @@ rows keep their bits in any company.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from foredraft.engine.fp8.inputs import Bounds, Inputs
@@ -22,6 +24,11 @@ class Model:
         self.weights = weights
         self.memory = memory
         self.operations = operations
+
+    def first_layer(self) -> Model:
+        """The same with one layer only: it launches all kernels that there are."""
+        weights = replace(self.weights, layers=self.weights.layers[:1])
+        return Model(weights, self.memory, self.operations)
 
     def step(self, inputs: Inputs, bounds: Bounds) -> Tensor:
         """Run a step's rows and write their KV: logits, float32 [rows, real vocabulary]."""
