@@ -7,10 +7,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-_SCRIPT = Path(__file__).parents[1] / "support" / "compile_kernels.py"
+_SUPPORT = Path(__file__).parents[1] / "support"
+
+
+def run_alone(script: str, *arguments: str) -> dict[str, Any]:
+    """What a script prints in a process that does not interpret kernels."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, str(_SUPPORT / script), *arguments]
+    printed: dict[str, Any] = json.loads(subprocess.check_output(command, env=environment))
+    return printed
 
 
 @pytest.mark.slow
@@ -20,9 +29,7 @@ _SCRIPT = Path(__file__).parents[1] / "support" / "compile_kernels.py"
     ids=["sm_89", "sm_90"],
 )
 def test_kernels_fit_the_processor(capability: int, memory: int, tensor_cores: str):
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, str(_SCRIPT), str(capability)]
-    needs = json.loads(subprocess.check_output(command, env=environment))
+    needs = run_alone("compile_kernels.py", str(capability))
     assert len(needs) >= 20
     launched = {name.rpartition(": ")[2] for name in needs}
     assert {"_rank", "_pick", "_best_of_part", "_sample_threshold", "_tree_reroot"} <= launched
@@ -39,3 +46,10 @@ def test_kernels_fit_the_processor(capability: int, memory: int, tensor_cores: s
         else:
             few = "narrow" in name or "slot_attention" in name
             assert need["tensor cores"] == (["mma.sync"] if few else []), name
+
+
+@pytest.mark.slow
+def test_what_steps_launch_is_compiled_ahead() -> None:
+    compiled = run_alone("compile_steps.py")
+    assert compiled["ahead"] >= 15
+    assert compiled["later"] == 0
