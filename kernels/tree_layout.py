@@ -154,8 +154,7 @@ class Commits:
     path: rows on the accepted path, root included; 0 if the slot took no part: [S].
     rows: local rows of that path, ascending; row i's KV belongs to slot ``base - 1 + i``: [S, P].
     tokens, count: the tokens delivered, which a stop may have cut: [S, P] and [S].
-    finish: one of _FEWEST_LANES = 32
-GOES_ON, STOP, LENGTH, NOT_FINITE: [S]. hit: 1 if the new root was a node: [S].
+    finish: one of GOES_ON, STOP, LENGTH, NOT_FINITE: [S]. hit: 1 if the new root was a node: [S].
     """
 
     base: Tensor
