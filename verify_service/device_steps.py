@@ -131,7 +131,6 @@ class DeviceSteps:
         return any(one.ahead == 0 or one.budget > len(self._running) for one in ready)
 
     def start(self, ready: Sequence[VerifySequence], max_nodes: int, cost: StepCost) -> int:
-        since = time.perf_counter()
         seats = self._seats.take(ready, move=not self._running)
         allowed = min(max_nodes, self._most_nodes)
         bucket = self._bucket(seats, len(choose_nodes(ready, allowed, cost)))
@@ -144,7 +143,7 @@ class DeviceSteps:
         turn = self._step.launch(bucket)
         for part in parts:
             part.sequence.ahead += part.most
-        self._running.append(_Running(turn, bucket, parts, since))
+        self._running.append(_Running(turn, bucket, parts, time.perf_counter()))
         return len(ready) + bucket.nodes
 
     def finish(self) -> StepDone:
