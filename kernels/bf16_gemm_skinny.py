@@ -7,7 +7,7 @@ rounded to bfloat16); ``weight`` is bfloat16 ``[N, K]``. Products are summed in 
 M is meant to be 1 to 128.
 
 A row's bits depend on that row and the shape of ``weight`` only, which libraries that choose their
-algorithm by M do not promise. Error: ``K * 2^-24 * sum |x w|`` of the sum, and 2^-9 of the result,
+algorithm by M do not promise. Error: ``K * 2^-24 * sum |x w|`` of the sum, and 2^-8 of the result,
 which is rounded once. Moves ``2 * N * K`` bytes of weights, and little else.
 """
 

@@ -14,7 +14,7 @@ launches of one fixed shape, which is how prefill is run.
 Error beside that of the codes, of our kernel: as in `fp8_gemm_skinny`. The library leaves the whole
 sum in the tensor cores, which keep 14 bits of it and cut off the rest at each of its K / 32
 additions: it is off by at most ``K * 2^-18`` of the largest partial sum, before it is rounded once,
-to 2^-9. On terms of both signs that stays well below what the codes are off by.
+to 2^-8. On terms of both signs that stays well below what the codes are off by.
 """
 
 from __future__ import annotations

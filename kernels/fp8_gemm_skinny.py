@@ -9,7 +9,7 @@
 token and tile of K. Any shape; M is meant to be 1 to 128.
 
 A row's bits depend on that row and the shape of ``weight`` only. Error beside that of the codes: at
-most ``2^-8 * sum |x w|`` of the sum (see `skinny_kernel`), and 2^-9 of the result, which is
+most ``2^-8 * sum |x w|`` of the sum (see `skinny_kernel`), and 2^-8 of the result, which is
 rounded once. A row whose scale is NaN is NaN, alone. Moves ``N * K`` bytes of weights, and little
 else.
 """

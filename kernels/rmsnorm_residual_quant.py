@@ -12,7 +12,7 @@ bfloat16 ``[H]``. Out: ``h`` and either ``float8_e4m3fn [rows, columns]`` with f
 
 One program per row and one fixed order of the sum: a row's bits depend on nothing but that row. A
 row with a NaN or an infinity gets the scale NaN and NaN codes. Error: ``y`` to 2^-20 of itself
-before it is rounded once, to 2^-4 (E4M3, or ``scale * 2^-10``) or 2^-9 (bfloat16). Moves
+before it is rounded once, to 2^-4 (E4M3, or ``scale * 2^-10``) or 2^-8 (bfloat16). Moves
 ``7 * rows * H`` bytes with both a residual and quantisation.
 """
 

@@ -5,7 +5,7 @@ weights of a part s are multiples of ``2^reference_s``, their sum is ``total_s``
 values under them ``out_s``. The maximum is exact in any order; sums run over all far splits that
 a row can have, in an order that is the same for every row, and end with the near part. How many
 there are is a function of the row's position, and those that it does not have add exact zeros. All
-of it is float32; the result is off by at most 2^-20 of the largest part, and 2^-9 of itself where
+of it is float32; the result is off by at most 2^-20 of the largest part, and 2^-8 of itself where
 ``out`` is bfloat16.
 
 Read per row and head: 4 (head_dim + 2) bytes per part; written: head_dim values.

@@ -7,7 +7,7 @@ rounded to bfloat16); ``weight`` is ``float8_e4m3fn [N, K]`` with float32 ``weig
 Codes are exact in bfloat16; products are summed in float32. Any shape; M is meant to be 1 to 128.
 
 A row's bits depend on that row and the shape of ``weight`` only. Error beside that of the codes:
-``K * 2^-24 * sum |x w|`` of the sum, and 2^-9 of the result, which is rounded once. Moves ``N * K``
+``K * 2^-24 * sum |x w|`` of the sum, and 2^-8 of the result, which is rounded once. Moves ``N * K``
 bytes of weights, and little else.
 """
 
