@@ -127,15 +127,3 @@ def quantize_rows_reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     x = x.float()
     scale, reciprocal = scale_reference(x.abs().amax(dim=1))
     return quantize_e4m3(x * reciprocal[:, None]), scale
-
-
-def quantize_groups_reference(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise every ``group`` columns of a row; the last ones may be fewer.
-
-    Codes ``[rows, columns]``, float32 scales ``[rows, groups]``.
-    """
-    rows, columns = x.shape
-    groups = -(-columns // group)
-    whole = torch.nn.functional.pad(x.float(), (0, groups * group - columns))
-    codes, scales = quantize_rows_reference(whole.view(-1, group))
-    return codes.view(rows, -1)[:, :columns].contiguous(), scales.view(rows, groups)

@@ -3,10 +3,9 @@
 ``out[m, n] = bfloat16(sum_k x[m, k] w[n, k] * w_scale[n] * x_scale[m] + bias[n] + residual[m, n])``
 
 ``x`` is ``float8_e4m3fn [M, K]`` with float32 ``x_scale [M]`` (`rmsnorm_residual_quant`,
-`silu_mul_quant`), or ``[groups, M]``, one per 128 columns (`fp8_gate_up`); ``weight`` is
-``float8_e4m3fn [N, K]`` with float32 ``weight_scale [N]`` (`quantize_weight`). With ``silu_mul``
-``x`` is bfloat16 ``[M, 2 K]`` instead, and SiLU(gate) * up is quantised inside, with one scale per
-token and tile of K. Any shape; M is meant to be 1 to 128.
+`silu_mul_quant`), ``weight`` is ``float8_e4m3fn [N, K]`` with float32 ``weight_scale [N]``
+(`quantize_weight`). With ``silu_mul`` ``x`` is bfloat16 ``[M, 2 K]`` instead, and SiLU(gate) * up
+is quantised inside, with one scale per token and tile of K. Any shape; M is meant to be 1 to 128.
 
 A row's bits depend on that row and the shape of ``weight`` only. Error beside that of the codes: at
 most ``2^-8 * sum |x w|`` of the sum (see `skinny_kernel`), and 2^-8 of the result, which is
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.skinny_arguments import GROUP, Extras, Workspace
+from kernels.skinny_arguments import Extras, Workspace
 from kernels.skinny_gemm import skinny_gemm
 from kernels.skinny_table import FP8, Tiling
 
@@ -35,12 +34,10 @@ def fp8_gemm_skinny(
     out: torch.Tensor | None = None,
     workspace: Workspace | None = None,
     tiling: Tiling | None = None,
-    compile_only: bool = False,
 ) -> torch.Tensor:
     """The product, bfloat16 ``[M, N]``; ``x_scale`` is None exactly with ``silu_mul``.
 
-    ``out`` (which may be ``residual``) and ``workspace`` are made unless they are given. With
-    ``compile_only`` nothing is launched, as in `skinny_gemm`.
+    ``out`` (which may be ``residual``) and ``workspace`` are made unless they are given.
 
     Raises:
         ValueError: an argument has another shape or dtype than it may have.
@@ -48,10 +45,7 @@ def fp8_gemm_skinny(
     if silu_mul != (x_scale is None):
         raise ValueError("x_scale must be given, or silu_mul set, but not both")
     extras = Extras(weight_scale, x_scale, bias, residual, silu_mul)
-    return skinny_gemm(
-        FP8, x, weight, extras,
-        out=out, workspace=workspace, tiling=tiling, compile_only=compile_only,
-    )  # fmt: skip
+    return skinny_gemm(FP8, x, weight, extras, out=out, workspace=workspace, tiling=tiling)
 
 
 def fp8_gemm_reference(
@@ -64,10 +58,8 @@ def fp8_gemm_reference(
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The same in float64, not rounded."""
-    scales = x_scale.double()[:, None]
-    if x_scale.dim() == 2:
-        scales = x_scale.double().T.repeat_interleave(GROUP, dim=1)[:, : x.shape[1]]
-    product = (x.double() * scales) @ weight.double().T * weight_scale.double()
+    product = x.double() @ weight.double().T
+    product = product * weight_scale.double() * x_scale.double()[:, None]
     if bias is not None:
         product = product + bias.double()
     return product if residual is None else product + residual.double()

@@ -8,16 +8,13 @@ import torch
 
 from kernels.skinny_table import FP8, W8A16
 
-GROUP = 128  # columns of a token that may have a scale of their own
-
 
 @dataclass(frozen=True, slots=True)
 class Extras:
     """What may be done to sums before they are written, and to tokens before they are multiplied.
 
     Attributes:
-        w_scale, x_scale: float32, one per weight row ``[N]`` and per token ``[M]``; or per group
-            of 128 columns and token ``[groups, M]``.
+        w_scale, x_scale: float32, one per weight row ``[N]`` and per token ``[M]``.
         bias: ``[N]``, float32 or bfloat16.
         residual: bfloat16 ``[M, N]``, added after all else; may be the output.
         silu_mul: ``x`` is ``[M, 2 K]``, gates first, and SiLU(gate) * up is multiplied. For FP8 it
@@ -29,10 +26,6 @@ class Extras:
     bias: torch.Tensor | None = None
     residual: torch.Tensor | None = None
     silu_mul: bool = False
-
-    @property
-    def grouped(self) -> bool:
-        return self.x_scale is not None and self.x_scale.dim() == 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +78,7 @@ def checked_output(
     _check("weight", weight, (n, k), (fp8 if operands in (FP8, W8A16) else bf16,))
     _check("x", x, (rows, 2 * k if extras.silu_mul else k), (fp8 if codes else bf16,))
     _check("w_scale", extras.w_scale, (n,), (f32,))
-    scales = (-(-k // GROUP), rows) if extras.grouped else (rows,)
-    _check("x_scale", extras.x_scale, scales, (f32,))
+    _check("x_scale", extras.x_scale, (rows,), (f32,))
     _check("bias", extras.bias, (n,), (f32, bf16))
     _check("residual", extras.residual, (rows, n), (bf16,))
     if out is None:

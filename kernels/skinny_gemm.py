@@ -9,7 +9,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.early_start import capability, starts_early
-from kernels.skinny_arguments import GROUP, Extras, Workspace, check_room, checked_output
+from kernels.skinny_arguments import Extras, Workspace, check_room, checked_output
 from kernels.skinny_kernel import skinny
 from kernels.skinny_table import Tiling, tiling_for
 
@@ -62,19 +62,15 @@ def skinny_gemm(
         return out
     n, k = weight.shape
     tiling = tiling or tiling_for(operands, n, k)
-    if extras.grouped and GROUP % tiling.block_k:
-        raise ValueError(f"block_k must divide {GROUP} beside grouped scales, not {tiling.block_k}")
     workspace = workspace or workspace_for(operands, weight, rows, tiling)
     main, tail = token_blocks(rows, tiling)
     tokens = main + tail
     launch = tiling.launch(tokens)
     grid = (triton.cdiv(n, launch.block_n), tiling.splits, triton.cdiv(rows, tokens))
     check_room(workspace, grid, launch.block_n * tokens)
-    aligned = is_aligned(weight)
+    aligned = _is_aligned(weight)
     tma = launch.tma and aligned and capability(weight.device) >= (9, 0)
     early = starts_early(weight.device)
-    x_bytes = tokens * x.element_size() * (2 if extras.silu_mul else 1)
-    column = launch.block_n * weight.element_size() + x_bytes
     run = partial(skinny.warmup, grid=grid) if compile_only else skinny[grid]
     run(
         x,
@@ -96,8 +92,7 @@ def skinny_gemm(
         OPERANDS=operands,
         SILU_MUL=extras.silu_mul,
         W_SCALED=extras.w_scale is not None,
-        X_SCALED=extras.x_scale is not None and not extras.grouped,
-        GROUPED=extras.grouped,
+        X_SCALED=extras.x_scale is not None,
         BIASED=extras.bias is not None,
         RESIDUAL=extras.residual is not None,
         BF16_OUT=out.dtype == torch.bfloat16,
@@ -111,7 +106,7 @@ def skinny_gemm(
         EARLY=early,
         launch_pdl=early,
         num_warps=launch.warps,
-        num_stages=stages_that_fit(launch.stages, tiling.block_k * column, weight.device),
+        num_stages=_stages(tiling, tokens, x, weight, extras),
     )
     return out
 
@@ -122,13 +117,18 @@ def token_blocks(rows: int, tiling: Tiling) -> tuple[int, int]:
     return next((blocks for blocks in wanted if sum(blocks) >= rows), _BLOCKS[-1])
 
 
-def stages_that_fit(wanted: int, tile_bytes: int, device: torch.device) -> int:
-    """As many as are wanted and the processor's memory holds; tensor cores need two."""
-    major, _ = capability(device)
-    return max(2, min(wanted, _TILE_MEMORY[min(major, 9)] // tile_bytes))
+def _stages(
+    tiling: Tiling, tokens: int, x: torch.Tensor, weight: torch.Tensor, extras: Extras
+) -> int:
+    """As many as the table wants and the processor's memory holds; tensor cores need two."""
+    launch = tiling.launch(tokens)
+    x_bytes = tokens * x.element_size() * (2 if extras.silu_mul else 1)
+    one = tiling.block_k * (launch.block_n * weight.element_size() + x_bytes)
+    major, _ = capability(weight.device)
+    return max(2, min(launch.stages, _TILE_MEMORY[min(major, 9)] // one))
 
 
-def is_aligned(weight: torch.Tensor) -> bool:
+def _is_aligned(weight: torch.Tensor) -> bool:
     """Whether rows can be loaded by descriptor and fetched ahead."""
     row_bytes = weight.shape[1] * weight.element_size()
     return row_bytes % 16 == 0 and weight.data_ptr() % 16 == 0

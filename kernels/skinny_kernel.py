@@ -26,9 +26,6 @@ import triton.language as tl
 from kernels.e4m3 import INTERPRETED, e4m3_to_bf16, row_amax, scale_of, to_bf16, to_e4m3
 from kernels.early_start import begin, bring_near, let_next_in
 from kernels.silu_mul_quant import silu_mul
-from kernels.skinny_arguments import GROUP
-
-_GROUP = tl.constexpr(GROUP)
 
 
 @triton.jit
@@ -67,24 +64,18 @@ def _finish(
 
 
 @triton.jit
-def product_of(w_tile, x_tile):
-    """The product; the interpreter's own is summed in an order that depends on the tile's width."""
-    if INTERPRETED:
-        terms = w_tile.to(tl.float32)[:, :, None] * x_tile.to(tl.float32)[None, :, :]
-        return tl.sum(terms, 1)
-    else:
-        return tl.dot(w_tile, x_tile)
-
-
-@triton.jit
-def multiply(w_tile, x_tile, total, OPERANDS: tl.constexpr):
+def _dot(w_tile, x_tile, total, OPERANDS: tl.constexpr):
     """``total + w_tile x_tile``; E4M3 beside bfloat16 becomes bfloat16, exactly.
 
-    Sums of FP8 are added outside of ``tl.dot``: with ``max_num_imprecise_acc`` Triton 3.7 adds them
-    before it has waited for them.
+    The interpreter's own product sums in an order that depends on the width of the tile. Sums of
+    FP8 are added outside of ``tl.dot``: with ``max_num_imprecise_acc`` Triton 3.7 adds them before
+    it has waited for them.
     """
-    if INTERPRETED or OPERANDS == "fp8":
-        return total + product_of(w_tile, x_tile)
+    if INTERPRETED:
+        terms = w_tile.to(tl.float32)[:, :, None] * x_tile.to(tl.float32)[None, :, :]
+        return total + tl.sum(terms, 1)
+    elif OPERANDS == "fp8":
+        return total + tl.dot(w_tile, x_tile)
     elif OPERANDS == "w8a16":
         return tl.dot(e4m3_to_bf16(w_tile), x_tile, total)
     else:
@@ -92,16 +83,16 @@ def multiply(w_tile, x_tile, total, OPERANDS: tl.constexpr):
 
 
 @triton.jit
-def _tile(
+def _multiply(
     w_tile,
     x_at,
     there,
-    scale,
     total,
     K,
     OPERANDS: tl.constexpr,
     SILU_MUL: tl.constexpr,
-    GROUPED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    TOKENS: tl.constexpr,
 ):
     """``total`` and the products of a tile of weights with the tokens that lie at ``x_at``."""
     x_tile = tl.load(x_at, mask=there, other=0.0)
@@ -111,13 +102,12 @@ def _tile(
         if OPERANDS == "fp8":
             scale, reciprocal = scale_of(row_amax(product, 0))
             codes = to_e4m3(product * reciprocal[None, :])
-            total += product_of(w_tile, codes) * scale[None, :]
+            part = tl.zeros([BLOCK_N, TOKENS], tl.float32)
+            total += _dot(w_tile, codes, part, OPERANDS) * scale[None, :]
         else:
-            total = multiply(w_tile, to_bf16(product), total, OPERANDS)
-    elif GROUPED:
-        total = tl.fma(product_of(w_tile, x_tile), scale[None, :], total)
+            total = _dot(w_tile, to_bf16(product), total, OPERANDS)
     else:
-        total = multiply(w_tile, x_tile, total, OPERANDS)
+        total = _dot(w_tile, x_tile, total, OPERANDS)
     return total
 
 
@@ -162,7 +152,6 @@ def skinny(
     SILU_MUL: tl.constexpr,
     W_SCALED: tl.constexpr,
     X_SCALED: tl.constexpr,
-    GROUPED: tl.constexpr,
     BIASED: tl.constexpr,
     RESIDUAL: tl.constexpr,
     BF16_OUT: tl.constexpr,
@@ -189,7 +178,7 @@ def skinny(
         tail_m = BLOCK_M + tl.arange(0, TAIL_M)
         tail_at = x + tail_m[None, :].to(tl.int64) * x_stride + k[:, None]
 
-    steps, groups = tl.cdiv(K, BLOCK_K), tl.cdiv(K, _GROUP)
+    steps = tl.cdiv(K, BLOCK_K)
     per_piece = tl.cdiv(steps, SPLITS)
     first = piece * per_piece
     last = tl.minimum(first + per_piece, steps)
@@ -207,18 +196,8 @@ def skinny(
         by_row = tl.load(w_scale + n, mask=n < N, other=0.0)
     if X_SCALED:
         by_token = tl.load(x_scale + m, mask=m < M, other=0.0)
-    real = (m < M)[None, :]
-    group = tl.minimum(first * BLOCK_K // _GROUP, groups - 1)
-    scale = m
-    if GROUPED:
-        scale = tl.load(x_scale + group * M + m, mask=m < M, other=0.0)
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     if TAIL_M > 0:
-        more = (tail_m < M)[None, :]
-        scale_of_tail = tail_m
-        if GROUPED:
-            tail_scale_at = x_scale + group * M + tail_m
-            scale_of_tail = tl.load(tail_scale_at, mask=tail_m < M, other=0.0)
         by_tail = tail_m
         if X_SCALED:
             by_tail = tl.load(x_scale + tail_m, mask=tail_m < M, other=0.0)
@@ -226,31 +205,21 @@ def skinny(
     for step in tl.range(first, last):
         start = step * BLOCK_K
         inside = start + k < K
+        there = (m < M)[None, :] if EVEN_K else (m < M)[None, :] & inside[:, None]
         if TMA:
             w_tile = w.load([n_tile * BLOCK_N, start])
         elif EVEN_K:
             w_tile = tl.load(w_at + start, eviction_policy="evict_first")
         else:
             w_tile = tl.load(w_at + start, mask=inside[None, :], other=0.0)
-        # A group's scales are on their way for as long as the tile before them is multiplied.
-        group = tl.minimum((start + BLOCK_K) // _GROUP, groups - 1)
-        there = real if EVEN_K else real & inside[:, None]
-        next_scale = scale
-        if GROUPED:
-            next_scale = tl.load(x_scale + group * M + m, mask=m < M, other=0.0)
-        total = _tile(w_tile, x_at + start, there, scale, total, K, OPERANDS, SILU_MUL, GROUPED)
-        scale = next_scale
+        total = _multiply(
+            w_tile, x_at + start, there, total, K, OPERANDS, SILU_MUL, BLOCK_N, BLOCK_M
+        )
         if TAIL_M > 0:
-            beside = more if EVEN_K else more & inside[:, None]
-            next_scale_of_tail = scale_of_tail
-            if GROUPED:
-                tail_scale_at = x_scale + group * M + tail_m
-                next_scale_of_tail = tl.load(tail_scale_at, mask=tail_m < M, other=0.0)
-            tail = _tile(
-                w_tile, tail_at + start, beside, scale_of_tail, tail, K,
-                OPERANDS, SILU_MUL, GROUPED,
-            )  # fmt: skip
-            scale_of_tail = next_scale_of_tail
+            there = (tail_m < M)[None, :] if EVEN_K else (tail_m < M)[None, :] & inside[:, None]
+            tail = _multiply(
+                w_tile, tail_at + start, there, tail, K, OPERANDS, SILU_MUL, BLOCK_N, TAIL_M
+            )
     let_next_in(EARLY)
 
     if SPLITS == 1:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 FP8 = "fp8"
 W8A16 = "w8a16"
 BF16 = "bf16"
-# FP8 gates and ups whose product a program quantises: `block_n` of each, one group of columns.
-GATED = "gated"
 
 ELEMENT_BYTES = {FP8: 1, W8A16: 1, BF16: 2}
 # Programs that keep a large GPU busy: twice the 132 processors of an H100 or H200.
@@ -68,17 +66,13 @@ class Tiling:
 
 # Found by `foredraft bench kernels --tune`: (operands, N, K) to the best tiling there.
 TUNED: dict[tuple[str, int, int], Tiling] = {
-    ("gated", 28672, 4096): Tiling(128, 1, Launch(128, 8, 4, ahead=0), Launch(128, 8, 4, ahead=0)),
-    ("gated", 57344, 8192): Tiling(
-        128, 1, Launch(128, 4, 6, lets_in_first=True), Launch(128, 8, 12, tma=False)
-    ),
     ("fp8", 6144, 4096): Tiling(
         256, 1, Launch(64, 4, 6, tma=False), Launch(64, 4, 8, lets_in_first=True)
     ),
     ("fp8", 4096, 4096): Tiling(256, 2, Launch(64, 4, 6, tma=False), Launch(64, 4, 4, tma=False)),
     ("fp8", 28672, 4096): Tiling(128, 1, Launch(128, 8, 4, ahead=0), Launch(128, 4, 4, ahead=0)),
     ("fp8", 4096, 14336): Tiling(
-        128, 2, Launch(64, 4, 12, lets_in_first=True), Launch(64, 4, 8, lets_in_first=True)
+        256, 2, Launch(64, 4, 6, lets_in_first=True), Launch(64, 4, 6, lets_in_first=True)
     ),
     ("fp8", 10240, 8192): Tiling(256, 1, Launch(128, 4, 6), Launch(128, 8, 4, lets_in_first=True)),
     ("fp8", 8192, 8192): Tiling(
@@ -88,7 +82,7 @@ TUNED: dict[tuple[str, int, int], Tiling] = {
         256, 1, Launch(256, 8, 4, lets_in_first=True), Launch(128, 8, 4, ahead=0)
     ),
     ("fp8", 8192, 28672): Tiling(
-        128, 2, Launch(128, 8, 8, lets_in_first=True), Launch(128, 4, 6, lets_in_first=True)
+        256, 2, Launch(128, 8, 4, lets_in_first=True), Launch(128, 4, 4, lets_in_first=True)
     ),
     ("fp8", 128256, 4096): Tiling(256, 1, Launch(256, 8, 4, ahead=0), Launch(128, 8, 4)),
     ("fp8", 128256, 8192): Tiling(
@@ -108,9 +102,6 @@ def untuned(operands: str, n: int, k: int) -> Tiling:
     A slice has at least 512 columns: the sum of partial results must stay cheap beside it. Many
     tokens are read by half as many programs.
     """
-    if operands == GATED:
-        launch = Launch(block_n=128, warps=8, stages=6 if n <= 2 * 128 * 132 else 3)
-        return Tiling(128, 1, launch, launch)
     tiles = -(-n // 64)
     splits = min(max(_PROGRAMS // tiles, 1), max(k // _MIN_SLICE, 1), _MAX_SPLITS)
     few, many = Launch(block_n=64, warps=4, stages=6), Launch(block_n=128, warps=8, stages=4)

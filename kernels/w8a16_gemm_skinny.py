@@ -31,21 +31,16 @@ def w8a16_gemm_skinny(
     out: torch.Tensor | None = None,
     workspace: Workspace | None = None,
     tiling: Tiling | None = None,
-    compile_only: bool = False,
 ) -> torch.Tensor:
     """The product, bfloat16 ``[M, N]``.
 
-    ``out`` (which may be ``residual``) and ``workspace`` are made unless they are given. With
-    ``compile_only`` nothing is launched, as in `skinny_gemm`.
+    ``out`` (which may be ``residual``) and ``workspace`` are made unless they are given.
 
     Raises:
         ValueError: an argument has another shape or dtype than it may have.
     """
     extras = Extras(weight_scale, None, bias, residual, silu_mul)
-    return skinny_gemm(
-        W8A16, x, weight, extras,
-        out=out, workspace=workspace, tiling=tiling, compile_only=compile_only,
-    )  # fmt: skip
+    return skinny_gemm(W8A16, x, weight, extras, out=out, workspace=workspace, tiling=tiling)
 
 
 def w8a16_gemm_reference(

@@ -25,9 +25,9 @@ from bench.values import names_of
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import positive_int
 from foredraft.params import InvalidField
-from kernels.skinny_table import BF16, FP8, GATED, W8A16
+from kernels.skinny_table import BF16, FP8, W8A16
 
-_OPERANDS = (FP8, GATED, W8A16, BF16)
+_OPERANDS = (FP8, W8A16, BF16)
 
 Timer = Callable[[Prepared], tuple[dict[str, float], dict[str, str]]]
 

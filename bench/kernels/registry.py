@@ -9,7 +9,6 @@ from bench.kernels.case import Case
 # One name per line: the modules of bench/kernels/cases.
 CASE_FILES: tuple[str, ...] = (
     "draft_kernels",
-    "fp8_gate_up",
     "fp8_gemm",
     "kv_kernels",
     "lm_head",

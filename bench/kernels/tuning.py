@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import triton
@@ -26,9 +26,9 @@ from bench.kernels.shapes import HEADS, LAYERS, SMALL_HEADS, Shape
 from bench.kernels.timing import time_launches
 from foredraft.config import usable_cores
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
-from kernels.skinny_arguments import GROUP, Workspace
-from kernels.skinny_gemm import workspace_for
-from kernels.skinny_table import BF16, FP8, GATED, Launch, Tiling, tiling_for, untuned
+from kernels.skinny_arguments import Extras
+from kernels.skinny_gemm import skinny_gemm, workspace_for
+from kernels.skinny_table import BF16, FP8, Launch, Tiling, tiling_for, untuned
 
 TUNED_SHAPES = (*LAYERS, *HEADS, *SMALL_HEADS)
 
@@ -44,10 +44,8 @@ def tune(
 ) -> Iterator[str]:
     """Lines of the table, one per operands and shape."""
     for kind, shape in itertools.product(operands, shapes):
-        if kind == GATED and shape.layer != "gate_up":
-            continue
         weights = make_weights(kind, shape, device, copies_for(shape.n * shape.k))
-        found = search(kind, shape, Clock(weights, shape, device, min(rounds, _ROUNDS)))
+        found = search(kind, shape, Clock(weights, device, min(rounds, _ROUNDS)))
         times = f"{found.few.us:.1f} and {found.many.us:.1f} us with a norm before"
         yield f"    ({kind!r}, {shape.n}, {shape.k}): {found.tiling!r},  # {shape.name}: {times}"
         del weights
@@ -86,12 +84,12 @@ class Times(Protocol):
 class Clock:
     """Times launches of one weight."""
 
-    def __init__(self, weights: Weights, shape: Shape, device: torch.device, rounds: int) -> None:
+    def __init__(self, weights: Weights, device: torch.device, rounds: int) -> None:
         self._weights = weights
         self._device = device
         self._rounds = rounds
         self._tokens = {
-            count: make_tokens(weights.kind, count, shape, device) for count in (*_FEW, *_MANY)
+            rows: make_tokens(weights.kind, rows, weights.k, device) for rows in (*_FEW, *_MANY)
         }
 
     def best(self, cut: Tiling, launches: Iterable[Launch], rows: Sequence[int]) -> Timed:
@@ -101,16 +99,19 @@ class Clock:
 
     def compile(self, tilings: Iterable[Tiling], rows: Sequence[int]) -> None:
         """All at once: it takes far longer than measuring. What fails does so again later."""
+        weights = self._weights
+        extras = Extras(None if weights.kind == BF16 else weights.scale)
         with (
             ThreadPoolExecutor(usable_cores()) as pool,
             triton.AsyncCompileMode(pool, ignore_errors=True),
         ):
             for count, tiling in itertools.product(rows, tilings):
                 x = self._tokens[count]
-                given: dict[str, Any] = {"tiling": tiling, "compile_only": True}
-                if self._weights.kind != GATED:
-                    given["workspace"] = self._room(tiling, count)
-                multiply(self._weights, x, 0, **given)
+                given = replace(extras, x_scale=x.scale)
+                skinny_gemm(
+                    weights.kind, x.values, weights.copies[0], given,
+                    tiling=tiling, compile_only=True,
+                )  # fmt: skip
 
     def _time(self, tiling: Tiling, rows: Sequence[int]) -> float:
         logarithms = 0.0
@@ -121,29 +122,25 @@ class Clock:
 
     def _prepared(self, tiling: Tiling, rows: int) -> Prepared:
         weights, x = self._weights, self._tokens[rows]
-        given: dict[str, Any] = {"tiling": tiling}
-        if weights.kind != GATED:
-            out = torch.empty(rows, weights.n, dtype=torch.bfloat16, device=self._device)
-            given |= {"out": out, "workspace": self._room(tiling, rows)}
+        out = torch.empty(rows, weights.n, dtype=torch.bfloat16, device=self._device)
+        workspace = workspace_for(weights.kind, weights.copies[0], rows, tiling)
+        launch = partial(multiply, weights, x, out=out, workspace=workspace, tiling=tiling)
         before = norm_before(weights.kind, x)
 
         def both(copy: int) -> None:
             before()
-            multiply(weights, x, copy, **given)
+            launch(copy)
 
         return Prepared({OURS: both}, len(weights.copies), dict)
 
-    def _room(self, tiling: Tiling, rows: int) -> Workspace:
-        return workspace_for(self._weights.kind, self._weights.copies[0], rows, tiling)
-
 
 def norm_before(kind: str, x: Tokens) -> Callable[[], object]:
-    """The norm that writes ``x``, or as much where scales are of groups."""
+    """The norm that writes ``x``."""
     rows, width = x.values.shape
     made = torch.randn(rows, width, device=x.values.device).bfloat16()
     gamma = torch.ones(width, device=x.values.device)
-    if kind in (FP8, GATED):
-        given = {"codes": x.values, "scales": torch.empty(rows, device=x.values.device)}
+    if kind == FP8:
+        given = {"codes": x.values, "scales": x.scale}
         return partial(rmsnorm_residual_quant, made, gamma, _EPS, **given)
     return partial(rmsnorm_residual, made, gamma, _EPS, out=x.values)
 
@@ -151,11 +148,12 @@ def norm_before(kind: str, x: Tokens) -> Callable[[], object]:
 def search(kind: str, shape: Shape, clock: Times) -> Found:
     """The best tiling."""
     tried = cuts(kind, shape)
-    few, many, launches = _FEW[:1], _MANY[:1], heights(kind)
-    tilings = [_with(cut, launch) for cut in tried for launch in launches]
-    clock.compile(tilings, [*few, *many])
+    few, many = _FEW[:1], _MANY[:1]
+    for rows, heights in ((few, few_heights()), (many, many_heights())):
+        clock.compile([_with(cut, launch) for cut in tried for launch in heights], rows)
     found = [
-        Found(cut, clock.best(cut, launches, few), clock.best(cut, launches, many)) for cut in tried
+        Found(cut, clock.best(cut, few_heights(), few), clock.best(cut, many_heights(), many))
+        for cut in tried
     ]
     close = [refined(one, clock) for one in sorted(found, key=_weight)[:_KEPT]]
     return min(close, key=_weight)
@@ -184,9 +182,7 @@ def _with(cut: Tiling, launch: Launch) -> Tiling:
 def cuts(kind: str, shape: Shape) -> list[Tiling]:
     """Ways to cut K that give a GPU enough to do, those of the rule and of the table among them."""
     rule = untuned(kind, shape.n, shape.k)
-    block_ks: tuple[int, ...] = (64, 128) if kind == BF16 else (128, 256)
-    if kind == FP8 and shape.layer == "down":
-        block_ks = (GROUP,)  # it takes groups of columns
+    block_ks = (64, 128) if kind == BF16 else (128, 256)
     known = [(rule.block_k, rule.splits)]
     table = tiling_for(kind, shape.n, shape.k)
     known.append((table.block_k, table.splits))
@@ -194,21 +190,23 @@ def cuts(kind: str, shape: Shape) -> list[Tiling]:
     known += [
         (block_k, splits)
         for block_k in block_ks
-        for splits in ((1,) if kind == GATED else (1, 2, 3, 4, 6, 8))
+        for splits in (1, 2, 3, 4, 6, 8)
         if shape.k // splits >= _MIN_SLICE and (64 <= tiles * splits <= 560 or splits == 1)
     ]
     return [replace(rule, block_k=k, splits=splits) for k, splits in dict.fromkeys(known)]
 
 
-def heights(kind: str) -> list[Launch]:
-    if kind == GATED:
-        return [Launch(GROUP, 8, 6), Launch(GROUP, 8, 3)]
+def few_heights() -> list[Launch]:
+    return [Launch(64, 4, 6), Launch(128, 8, 6), Launch(256, 8, 3)]
+
+
+def many_heights() -> list[Launch]:
     return [Launch(64, 4, 6), Launch(128, 8, 4), Launch(256, 8, 3)]
 
 
 def depths(start: Launch) -> list[Launch]:
     """``start`` first, and other stages and warps."""
-    stages = [replace(start, stages=count) for count in (3, 4, 6, 8, 12) if count != start.stages]
+    stages = [replace(start, stages=count) for count in (3, 4, 6, 8) if count != start.stages]
     return [start, *stages, replace(start, warps=12 - start.warps)]  # 4 or 8
 
 

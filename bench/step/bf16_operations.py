@@ -29,9 +29,9 @@ class Bf16Operations(KernelOperations):
     def quantize(self, x: Tensor) -> Tokens:
         return Tokens(x, x.new_empty(0))
 
-    def gate_up(self, x: Tokens, weight: Matrix) -> Tokens:
-        """What follows is left to the product behind, which knows such tokens by their width."""
-        return self.quantize(self.product(x, weight))
+    def silu_mul_quantize(self, gate_up: Tensor) -> Tokens:
+        """Left to the product, which knows such tokens by their width."""
+        return self.quantize(gate_up)
 
     def product(
         self, x: Tokens, weight: Matrix, bias: Tensor | None = None, residual: Tensor | None = None

@@ -19,12 +19,13 @@ from bench.kernels.tuning import (
     Timed,
     cuts,
     depths,
-    heights,
+    few_heights,
     loads,
+    many_heights,
     search,
 )
 from foredraft.cli.main import main
-from kernels.skinny_table import BF16, FP8, GATED, W8A16, Launch, Tiling, tiling_for, untuned
+from kernels.skinny_table import BF16, FP8, W8A16, Launch, Tiling, tiling_for, untuned
 
 
 def _case(shape: str = "one", **goals) -> Case:
@@ -100,16 +101,16 @@ def test_copies_together_do_not_fit_the_cache():
     assert copies_for(100) == 256
 
 
-@pytest.mark.parametrize("kind", [FP8, GATED, W8A16, BF16])
+@pytest.mark.parametrize("kind", [FP8, W8A16, BF16])
 def test_tuning_tries_what_can_be_launched(kind: str):
     for shape in LAYERS:
         tried = cuts(kind, shape)
-        assert len(set(tried)) == len(tried) >= 1 and (kind == GATED or len(tried) > 1)
+        assert len(set(tried)) == len(tried) >= 2
         rule, table = untuned(kind, shape.n, shape.k), tiling_for(kind, shape.n, shape.k)
         pairs = [(cut.block_k, cut.splits) for cut in tried]
         assert {(rule.block_k, rule.splits), (table.block_k, table.splits)} <= set(pairs)
         assert all(shape.k // cut.splits >= 256 for cut in tried)
-    for start in heights(kind):
+    for start in (*few_heights(), *many_heights()):
         for launches in (depths(start), loads(start)):
             assert launches[0] == start and len(set(launches)) == len(launches)
             assert all(launch.block_n in (64, 128, 256) for launch in launches)
@@ -132,7 +133,7 @@ class ScriptedClock:
 def test_tuning_weighs_few_rows_and_many():
     found = search(FP8, Shape("8b", "o", 4096, 4096), ScriptedClock())
     assert found.cut.splits == 1  # of 11^2 * 19, 12^2 * 18, 13^2 * 17, ..
-    assert found.tiling.few.stages == found.tiling.many.stages == 12
+    assert found.tiling.few.stages == found.tiling.many.stages == 8
     assert eval(repr(found.tiling)) == found.tiling  # what is printed is what goes into the table
 
 

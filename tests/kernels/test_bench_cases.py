@@ -11,7 +11,6 @@ import torch
 from bench.kernels.case import OURS, Prepared
 from bench.kernels.cases import (
     draft_kernels,
-    fp8_gate_up,
     fp8_gemm,
     lm_head,
     row_kernels,
@@ -32,7 +31,6 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         partial(lm_head.prepare, W8A16, _SHAPE, 2),
         pytest.param(partial(lm_head.prepare, BF16, _SHAPE, 2), marks=pytest.mark.slow),
         partial(fp8_gemm.prepare, _SHAPE, 17),
-        partial(fp8_gate_up.prepare, _SHAPE, 2),
         partial(row_kernels.prepare_norm, 48, 3),
         partial(row_kernels.prepare_silu, 48, 3),
         partial(row_kernels.prepare_rows, 48, 3),
@@ -48,7 +46,6 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         "head w8a16",
         "head bf16",
         "many",
-        "gate_up",
         "norm",
         "silu",
         "rows",

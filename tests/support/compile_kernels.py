@@ -32,7 +32,6 @@ import kernels.early_start
 import kernels.skinny_gemm
 import kernels.tree_attention
 from kernels.bf16_gemm_skinny import bf16_gemm_skinny
-from kernels.fp8_gate_up import fp8_gate_up
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.lm_head import lm_head
 from kernels.quantize_rows import quantize_rows
@@ -92,9 +91,6 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"w8a16 {rows}", partial(w8a16_gemm_skinny, x, codes, n, residual=residual)
         yield f"bf16 {rows}", partial(bf16_gemm_skinny, x, weight, residual=residual)
         yield f"lm_head {rows}", partial(lm_head, x, weight)
-        yield f"fp8 gate_up {rows}", partial(fp8_gate_up, x_codes, n[:rows], codes, n)
-        groups = torch.zeros(_K // 128, rows)
-        yield f"fp8 grouped {rows}", partial(fp8_gemm_skinny, x_codes, groups, codes, n)
         if rows <= 80:  # wider and as high does not fit the registers
             high = Launch(block_n=256, warps=8, stages=3)
             deep = Tiling(block_k=256, splits=1, few=high, many=high)
@@ -119,8 +115,6 @@ def compile_all(capability: int) -> dict[str, dict[str, Any]]:
     JITFunction.run = only_compile
     needs = {}
     for name, launch in launches():
-        if "gate_up" in name and capability < 90:
-            continue  # not launched there
         launch()
         for kernel in compiled:
             needs[f"{name}: {kernel.metadata.name}"] = _needs(kernel)

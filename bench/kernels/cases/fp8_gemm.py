@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -34,7 +33,7 @@ def cases() -> list[Case]:
 
 def prepare(shape: Shape, rows: int, device: torch.device) -> Prepared:
     weights = make_weights(FP8, shape, device, copies_for(shape.n * shape.k))
-    x = make_tokens(FP8, rows, replace(shape, layer="any"), device)
+    x = make_tokens(FP8, rows, shape.k, device)
     codes, scale = x.values, x.scale
     out = torch.empty(rows, shape.n, dtype=torch.bfloat16, device=device)
     workspace = workspace_for(FP8, weights.copies[0], rows)

@@ -31,7 +31,7 @@ def cases() -> list[Case]:
 
 def prepare(kind: str, shape: Shape, rows: int, device: torch.device) -> Prepared:
     weights = make_weights(kind, shape, device, copies_for(shape.n * shape.k))
-    x = make_tokens(kind, rows, shape, device).values
+    x = make_tokens(kind, rows, shape.k, device).values
     out = torch.empty(rows, shape.n, device=device)
     workspace = lm_head_workspace(x, weights.copies[0])
     scale = None if kind == BF16 else weights.scale
@@ -43,13 +43,13 @@ def prepare(kind: str, shape: Shape, rows: int, device: torch.device) -> Prepare
     if kind == BF16:
         rounded = torch.empty(rows, shape.n, dtype=torch.bfloat16, device=device)
         contestants[DENSE] = lambda copy: torch.mm(x, weights.copies[copy].t(), out=rounded)
-    return Prepared(contestants, len(weights.copies), partial(_check, weights, shape))
+    return Prepared(contestants, len(weights.copies), partial(_check, weights))
 
 
-def _check(weights: Weights, shape: Shape) -> Findings:
+def _check(weights: Weights) -> Findings:
     scale = None if weights.kind == BF16 else weights.scale
     weight = weights.copies[0]
-    x = make_tokens(weights.kind, 64, shape, weight.device).values
+    x = make_tokens(weights.kind, 64, weights.k, weight.device).values
     together = lm_head(x, weight, weight_scale=scale)
     few = slice(0, 4096)  # enough of the vocabulary: float64 needs room
     part = None if scale is None else scale[few]

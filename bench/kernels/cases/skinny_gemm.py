@@ -12,13 +12,11 @@ import torch
 from bench.kernels.case import OURS, Case, Findings, Prepared, copies_for
 from bench.kernels.shapes import LAYERS, Shape
 from kernels.bf16_gemm_skinny import bf16_gemm_reference, bf16_gemm_skinny
-from kernels.e4m3 import quantize_groups_reference, quantize_rows_reference
-from kernels.fp8_gate_up import fp8_gate_up
+from kernels.e4m3 import quantize_rows_reference
 from kernels.fp8_gemm_skinny import fp8_gemm_reference, fp8_gemm_skinny
 from kernels.quantize_weight import quantize_weight
-from kernels.skinny_arguments import GROUP
 from kernels.skinny_gemm import workspace_for
-from kernels.skinny_table import BF16, FP8, GATED, W8A16, Launch, tiling_for
+from kernels.skinny_table import BF16, FP8, W8A16, Launch, tiling_for
 from kernels.w8a16_gemm_skinny import w8a16_gemm_reference, w8a16_gemm_skinny
 
 TENSORWISE, ROWWISE, DENSE = "cublas fp8 tensorwise", "torch fp8 rowwise", "torch bf16"
@@ -53,16 +51,13 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """``values`` is bfloat16, or codes with float32 scales ``[M]`` or ``[groups, M]``."""
+    """``values`` is bfloat16, or codes with float32 scales ``[M]``."""
 
     values: torch.Tensor
     scale: torch.Tensor | None
 
     def __getitem__(self, rows: slice) -> Tokens:
-        scale = self.scale
-        if scale is not None:
-            scale = scale[..., rows].contiguous()
-        return Tokens(self.values[rows], scale)
+        return Tokens(self.values[rows], None if self.scale is None else self.scale[rows])
 
 
 def cases() -> list[Case]:
@@ -88,7 +83,7 @@ def _goals(kind: str, shape: Shape) -> dict[str, float]:
 
 def prepare(kind: str, shape: Shape, rows: int, device: torch.device) -> Prepared:
     weights = make_weights(kind, shape, device, copies_for(shape.n * shape.k))
-    x = make_tokens(kind, rows, shape, device)
+    x = make_tokens(kind, rows, shape.k, device)
     out = torch.empty(rows, shape.n, dtype=torch.bfloat16, device=device)
     workspace = workspace_for(kind, weights.copies[0], rows)
     contestants: dict[str, Callable[[int], object]] = {
@@ -97,7 +92,7 @@ def prepare(kind: str, shape: Shape, rows: int, device: torch.device) -> Prepare
     return Prepared(
         contestants | _controls(weights, x, out),
         copies=len(weights.copies),
-        check=partial(_check, weights, shape, device),
+        check=partial(_check, weights, x),
     )
 
 
@@ -109,23 +104,14 @@ def make_weights(kind: str, shape: Shape, device: torch.device, copies: int) -> 
     return Weights(kind, (one, *(one.clone() for _ in range(copies - 1))), scale)
 
 
-def make_tokens(kind: str, rows: int, shape: Shape, device: torch.device) -> Tokens:
-    """As the kernel before gives them."""
+def make_tokens(kind: str, rows: int, k: int, device: torch.device) -> Tokens:
     generator = torch.Generator(device).manual_seed(rows)
-    x = torch.randn(rows, shape.k, generator=generator, device=device).bfloat16()
-    if kind not in (FP8, GATED):
-        return Tokens(x, None)
-    if shape.layer == "down":
-        codes, scales = quantize_groups_reference(x, GROUP)
-        return Tokens(codes, scales.T.contiguous())
-    return Tokens(*quantize_rows_reference(x))
+    x = torch.randn(rows, k, generator=generator, device=device).bfloat16()
+    return Tokens(*quantize_rows_reference(x)) if kind == FP8 else Tokens(x, None)
 
 
-def multiply(weights: Weights, x: Tokens, copy: int, **given: Any) -> Any:
+def multiply(weights: Weights, x: Tokens, copy: int, **given: Any) -> torch.Tensor:
     weight = weights.copies[copy]
-    if weights.kind == GATED:
-        assert x.scale is not None
-        return fp8_gate_up(x.values, x.scale, weight, weights.scale, **given)
     if weights.kind == FP8:
         return fp8_gemm_skinny(x.values, x.scale, weight, weights.scale, **given)
     if weights.kind == W8A16:
@@ -141,8 +127,6 @@ def _controls(weights: Weights, x: Tokens, out: torch.Tensor) -> dict[str, Calla
     codes, scale = x.values, x.scale
     if scale is None:  # beside bfloat16 tokens FP8 products still show what is at stake
         codes, scale = quantize_rows_reference(x.values)
-    elif scale.dim() == 2:  # which the library does not take; it is as fast with any others
-        scale = scale[0].contiguous()
     scaled = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)
     by_token, by_channel = scale.view(rows, 1), weights.scale.view(1, -1)
     return {
@@ -153,8 +137,8 @@ def _controls(weights: Weights, x: Tokens, out: torch.Tensor) -> dict[str, Calla
     }
 
 
-def _check(weights: Weights, shape: Shape, device: torch.device) -> Findings:
-    many = make_tokens(weights.kind, _MANY, shape, device)
+def _check(weights: Weights, x: Tokens) -> Findings:
+    many = make_tokens(weights.kind, _MANY, weights.k, x.values.device)
     exact = _exact(weights, many)
     result = multiply(weights, many, 0)
     error = (result.double() - exact).abs().amax() / exact.abs().amax()
@@ -181,8 +165,7 @@ def _exact(weights: Weights, x: Tokens) -> torch.Tensor:
 def _sums(weights: Weights, x: Tokens, **given: Any) -> torch.Tensor:
     """Not rounded to bfloat16, which would hide a difference."""
     out = torch.empty(len(x.values), weights.n, device=x.values.device)
-    multiply(weights, x, 0, out=out, **given)
-    return out
+    return multiply(weights, x, 0, out=out, **given)
 
 
 def _one_sign_error(weights: Weights, x: Tokens) -> float:

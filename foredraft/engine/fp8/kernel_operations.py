@@ -8,8 +8,6 @@ from torch import Tensor
 from foredraft.engine.fp8.inputs import Bounds, Inputs
 from foredraft.engine.fp8.operations import Matrix, Tokens
 from kernels.attention_tiles import choose_splits
-from kernels.early_start import capability
-from kernels.fp8_gate_up import fp8_gate_up
 from kernels.fp8_gemm import fp8_gemm
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.kv_layout import KVLayer
@@ -67,12 +65,6 @@ class KernelOperations:
             residual=residual,
             workspace=self.workspace(FP8, weight.codes, len(x.codes)),
         )
-
-    def gate_up(self, x: Tokens, weight: Matrix) -> Tokens:
-        """In one kernel where the tensor cores read weights from shared memory, else in two."""
-        if capability(x.codes.device) < (9, 0):
-            return self.silu_mul_quantize(self.product(x, weight))
-        return Tokens(*fp8_gate_up(x.codes, x.scales, weight.codes, weight.scales))
 
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         return fp8_gemm(x.codes, x.scales, weight.codes, weight.scales, bias=bias)

@@ -55,8 +55,8 @@ class Model:
         tokens = run.norm_quantize(x, layer.attention_norm, eps)
         qkv = run.product(tokens, layer.qkv, layer.qkv_bias)
         x = run.product(self._attended(layer, kv, qkv, inputs, bounds), layer.out, residual=x)
-        inner = run.gate_up(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
-        return run.product(inner, layer.down, residual=x)
+        both = run.product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
+        return run.product(run.silu_mul_quantize(both), layer.down, residual=x)
 
     def _prefill(
         self, layer: Layer, kv: KVLayer, x: Tensor, inputs: Inputs, bounds: Bounds

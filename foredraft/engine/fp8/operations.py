@@ -26,10 +26,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Rows that a linear layer takes: float8_e4m3fn [rows, inputs] and float32 scales.
-
-    Of a row [rows], or of each 128 inputs of a row [groups, rows].
-    """
+    """Rows that a linear layer takes: float8_e4m3fn [rows, inputs] and float32 [rows]."""
 
     codes: Tensor
     scales: Tensor
@@ -54,10 +51,6 @@ class Operations(Protocol):
         self, x: Tokens, weight: Matrix, bias: Tensor | None = None, residual: Tensor | None = None
     ) -> Tensor:
         """Of a step's rows: each has the bits that it has alone."""
-        ...
-
-    def gate_up(self, x: Tokens, weight: Matrix) -> Tokens:
-        """SiLU of the gates times the ups of a step's rows; each has the bits that it has alone."""
         ...
 
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:

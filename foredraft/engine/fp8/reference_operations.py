@@ -12,7 +12,6 @@ from torch import Tensor
 from foredraft.engine.fp8.inputs import Bounds, Inputs
 from foredraft.engine.fp8.operations import Matrix, Tokens
 from kernels.e4m3 import quantize_rows_reference
-from kernels.fp8_gate_up import fp8_gate_up_reference
 from kernels.fp8_gemm_skinny import fp8_gemm_reference
 from kernels.kv_layout import KVLayer
 from kernels.lm_head import lm_head_reference
@@ -54,9 +53,6 @@ class ReferenceOperations:
             x.codes, x.scales, weight.codes, weight.scales, bias=bias, residual=residual
         )
         return made.bfloat16()
-
-    def gate_up(self, x: Tokens, weight: Matrix) -> Tokens:
-        return Tokens(*fp8_gate_up_reference(x.codes, x.scales, weight.codes, weight.scales))
 
     def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         return self.product(x, weight, bias)
