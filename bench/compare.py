@@ -80,8 +80,9 @@ def main(arguments: list[str]) -> int:
     check_params(params)
     for mode in args.speculation:
         read_speculation(mode, args.draft, args.model)
-    if "llama.cpp" in args.peer and args.peer_gguf is None:
-        raise InvalidField("--peer-gguf", "the same model as a GGUF file, for --peer llama.cpp")
+    if ("llama.cpp" in args.peer) != (args.peer_gguf is not None):
+        allowed = "the same model as a GGUF file with --peer llama.cpp, and left out without"
+        raise InvalidField("--peer-gguf", allowed)
     check_output(args.json)
     chats = read_prompts(args.prompts, args.limit, option="--prompts")
     model, draft = find_models(args.model, args.draft)

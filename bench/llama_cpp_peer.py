@@ -43,8 +43,10 @@ class LlamaCppPeer:
         first = 0.0
         started = time.perf_counter()
         for token in self._model.generate(list(prompt), top_k=1, temp=0.0, repeat_penalty=1.0):
-            ids.append(token)
             first = first or time.perf_counter() - started
-            if token == self._model.token_eos() or len(ids) == max_tokens:
+            if token == self._model.token_eos():  # no part of an answer, as with us
+                break
+            ids.append(token)
+            if len(ids) == max_tokens:
                 break
         return PeerAnswer(ids, time.perf_counter() - started, first)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from bench.peer import PeerAnswer
 from foredraft.config import usable_cores
+from foredraft.engine.model_config import read_model_config
 
 
 @dataclass
@@ -32,6 +33,7 @@ class TransformersPeer:
     def __init__(self, model: Path, dtype: str) -> None:
         torch.set_num_threads(usable_cores())
         self._model: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+        self._eos = set(read_model_config(model).eos_token_ids)
 
     def generate(self, prompt: Sequence[int], max_tokens: int, *, lookup: bool) -> PeerAnswer:
         """Greedy; ``lookup`` turns on its prompt lookup with ten tokens."""
@@ -49,4 +51,7 @@ class TransformersPeer:
                 **options,
             )
         seconds = time.perf_counter() - started
-        return PeerAnswer(output[0, len(prompt) :].tolist(), seconds, clock.times[1] - started)
+        found: list[int] = output[0, len(prompt) :].tolist()
+        if found[-1] in self._eos:  # no part of an answer, as with us
+            found.pop()
+        return PeerAnswer(found, seconds, clock.times[1] - started)

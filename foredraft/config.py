@@ -13,6 +13,7 @@ FP8 = "fp8"
 TARGET_DTYPES = (*DTYPES, FP8)
 FP8_CAPABILITY = (8, 9)  # of a GPU, at least
 FP8_DEPTH = 64  # longest path of guesses that the attention of dtype fp8 takes
+FP8_NODES = 128  # largest tree of a sequence that its kernels are made for
 _SPIN_COUNT = "10000"
 KV_MEMORY_MIB = 1024
 RESUME_SECONDS = 60.0  # a worker that is started again has loaded by then

@@ -3,7 +3,7 @@
 The host names a guess as the wire does: by its parent's id and its token. A guess is KNOWN if the
 tree or its root is that very path; NEW below the root or a node; FULL where a bound is reached;
 else LOST: below a path that the device does not hold, because it is behind or beside the committed
-one or has never been told. The host tells these apart once it knows the commit.
+one or has never been told.
 
 One warp per slot takes its guesses in turn: a guess may hang below the one before it. Survival is
 the parent's times the confidence, in float64; everything is exact. Bytes: 28 per guess.

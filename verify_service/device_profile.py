@@ -34,13 +34,15 @@ def profile_buckets(runner: Fp8Runner, step: DeviceStep, buckets: StepBuckets) -
     quickest = dict.fromkeys(own, math.inf)
     for _ in range(_ROUNDS):
         for bucket in own:
-            quickest[bucket] = min(quickest[bucket], _time_step(step, bucket, context))
+            quickest[bucket] = min(
+                quickest[bucket], _time_step(step, bucket, context, runner.info.vocab_size)
+            )
     upload(step.tables[0, : len(blocks)], np.zeros(len(blocks), np.int32))
     runner.kv.free(blocks)
     return StepCost.from_profile((1 + bucket.nodes, quickest[bucket]) for bucket in own)
 
 
-def _time_step(step: DeviceStep, bucket: StepBucket, context: int) -> float:
+def _time_step(step: DeviceStep, bucket: StepBucket, context: int, vocab: int) -> float:
     """Milliseconds of a step with as many guesses as ``bucket`` has, from telling to reading."""
     told = {name: tensor.numpy() for name, tensor in step.told().items()}
     for name in ("changed", "active", "speculates", "root_token"):
@@ -51,9 +53,9 @@ def _time_step(step: DeviceStep, bucket: StepBucket, context: int) -> float:
     ids = [_ROOT]
     for number in range(bucket.nodes):  # a binary tree
         parent = ids[number // 2]
-        told["parent_id"][number], told["token"][number] = signed(parent), number
+        told["parent_id"][number], told["token"][number] = signed(parent), number % vocab
         told["confidence"][number] = 1.0
-        ids.append(child_id(parent, number))
+        ids.append(child_id(parent, number % vocab))
     started = time.perf_counter()
     step.commits(step.launch(bucket))
     return (time.perf_counter() - started) * 1000

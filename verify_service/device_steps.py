@@ -42,7 +42,7 @@ from verify_service.steps import StepDone
 log = logging.getLogger(__name__)
 
 _GUESSES = 1024  # that a step is told; more wait for the next one
-_MOST_NODES, _LARGEST_TREE = 256, 128  # of a step, and of a sequence, for which kernels are made
+_MOST_NODES = 256  # of a step, for which kernels are made
 _COSTS_EVERY = 16  # steps; they change slowly
 _FINISH = {GOES_ON: None, STOP: FinishReason.STOP, LENGTH: FinishReason.LENGTH}
 
@@ -73,11 +73,12 @@ class DeviceSteps:
     behind = 1
 
     def __init__(self, runner: Fp8Runner, memory: Reservations, limits: Limits) -> None:
+        self.stalled = False
         self._runner = runner
         self._memory = memory
         self._limits = limits
         slots, eos = next_power(limits.max_sequences), runner.info.eos_token_ids
-        tree = min(next_power(limits.max_nodes), _LARGEST_TREE)
+        tree = next_power(limits.max_nodes)
         self._most_nodes = min(limits.max_nodes, _MOST_NODES, slots * tree)
         self._step: DeviceStep = runner.device_step(
             StepLimits(
@@ -140,6 +141,7 @@ class DeviceSteps:
         told["allowed"][0] = min(allowed, bucket.nodes)
         parts = [self._tell(seat, told, bucket.nodes) for seat in seats]
         _tell_guesses(seats, told)
+        self.stalled = not self._step.is_ready(bucket)
         turn = self._step.launch(bucket)
         for part in parts:
             part.sequence.ahead += part.most
@@ -160,7 +162,8 @@ class DeviceSteps:
         since, self._ended = max(step.since, self._ended), ended
         promised: defaultdict[int, float] = defaultdict(float)
         for part in step.parts:
-            promised[part.sequence.stream] += found["promise"][part.slot]
+            if self._memory.holds(part.sequence):
+                promised[part.sequence.stream] += found["promise"][part.slot]
         timings = StepTimings(
             forward_us=_us(ended - since), commit_us=_us(time.perf_counter() - ended)
         )
@@ -255,7 +258,10 @@ class DeviceSteps:
         ending = Ending(tokens, _FINISH[finish])
         if ending.finish is not None:
             sequence.ahead = 0  # it has no part in steps behind
-        return committed(sequence, found["verified"][slot], path, ending, logprobs)
+        outcome = committed(sequence, found["verified"][slot], path, ending, logprobs)
+        if (seat := self._seats.find(sequence)) is not None:
+            seat.unsent = [guess for guess in seat.unsent if guess[0] in sequence.tree]
+        return outcome
 
 
 def _tell_guesses(seats: Iterable[Seat], told: Columns) -> None:

@@ -19,6 +19,7 @@ class HostSteps:
     """As `Steps` says; a step is run where it is finished."""
 
     behind = 0
+    stalled = False
 
     def __init__(self, runner: Runner, memory: Reservations) -> None:
         self._runner = runner

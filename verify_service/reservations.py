@@ -1,10 +1,10 @@
 """Who may take which KV blocks.
 
 A sequence *needs* whole tiles for the tokens it has, the newest included, and for those that
-steps which still run may give it. It is admitted with more
-than that where much is free, in one piece, so that attention reads it without a copy; what it does
-not need yet is its reserve, and counts as free. Needs are met from free blocks, then from the
-reserves of others, then from the prefix cache; guesses take free blocks and those of the cache.
+steps which still run may give it. It is admitted with more than that where much is free, in one
+piece, so that attention reads it without a copy; what it does not need yet is its reserve, and
+counts as free. Needs are met from free blocks, then from the reserves of others, then from the
+prefix cache; guesses take free blocks and those of the cache.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Reservations:
         soon be preempted, and what was computed for it would be lost."""
         held = sum(len(holder.blocks) for holder in self._holders.values())
         soon = sum(
-            self._need(min(s.longest, len(s.tokens) + _SOON))
+            self._need(min(s.longest, len(s.tokens) + max(_SOON, s.ahead)))
             for s in (*self._holders.values(), sequence)
         )
         return soon <= held + self._pool.free_blocks + self._prefixes.blocks

@@ -29,7 +29,7 @@ class Seats:
         return seat if seat is not None and seat.sequence is sequence else None
 
     def sprawl(self, ready: Sequence[VerifySequence]) -> bool:
-        """True if those of ``ready`` that have seats would fit half of the slots."""
+        """True if a smaller power of two of slots would hold ``ready``."""
         slots = [seat.slot for one in ready if (seat := self.find(one)) is not None]
         return bool(slots) and _width(max(slots) + 1) > _width(len(ready))
 

@@ -20,7 +20,7 @@ from foredraft.wire.messages import (
 )
 
 Key = tuple[int, int]  # (stream, seq_id)
-Guess = tuple[int, int, float, Source]  # parent's id, token, confidence
+Guess = tuple[int, int, float, Source]  # parent's id, token, confidence, source
 
 
 @dataclass(slots=True)

@@ -98,6 +98,7 @@ class StepLoop:
                 self.serial()
             else:
                 self.overlapped()
+        self._settle()
         self.answers.tell()
 
     def serial(self) -> None:
@@ -135,7 +136,7 @@ class StepLoop:
         running = self._started[-1]
         left_ms = _LEAVES_TIME * self._clock.cost(len(running.sequences)) - self._clock.host_ms
         until = max(running.at, self._clock.ended) + left_ms / 1000
-        while any(sequence.awaits_drafts() for sequence in running.sequences):
+        while any(sequence.awaits_drafts() for sequence in self._scheduler.ready()):
             left = until - time.perf_counter()
             if left <= 0 or not self._take_within(left):
                 return
@@ -174,6 +175,8 @@ class StepLoop:
         except Exception as error:
             self._fail(ready, error)
             return
+        if self._steps.stalled:
+            self._clock.interrupted()
         prepare_us = round((time.perf_counter() - started) * 1e6)
         self._started.append(Started(started, ready, most_rows, held, budget, prepare_us))
         self.answers.tell()

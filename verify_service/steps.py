@@ -26,9 +26,11 @@ class Steps(Protocol):
     """Steps are started and finished in the same order.
 
     behind: how many may have been started and not been finished when the next one is.
+    stalled: the newest start took time that none like it will take again.
     """
 
     behind: int
+    stalled: bool
 
     def warm(self) -> StepCost:
         """Make ready what any step may need; returns what steps cost."""

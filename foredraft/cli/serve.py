@@ -32,6 +32,7 @@ from foredraft.config import (
     DTYPES,
     FP8,
     FP8_DEPTH,
+    FP8_NODES,
     PREFIX_SHARE,
     REQUEST_SECONDS,
     RESUME_SECONDS,
@@ -179,6 +180,8 @@ def _add_counts(parser: argparse.ArgumentParser, config: type, texts: dict[str, 
 def _verify_config(args: argparse.Namespace) -> VerifyConfig:
     if args.dtype == FP8 and args.max_depth > FP8_DEPTH:
         raise InvalidField("--max-depth", f"at most {FP8_DEPTH} with --dtype fp8")
+    if args.dtype == FP8 and args.max_nodes > FP8_NODES:
+        raise InvalidField("--max-nodes", f"at most {FP8_NODES} with --dtype fp8")
     return VerifyConfig(
         listen=args.listen,
         engine=_engine_config(args, find_model(args.model)),

@@ -70,6 +70,7 @@ def test_options_of_both(
         (("--peer-dtype", "int4"), "--peer-dtype: invalid choice: 'int4'"),
         (("--peer", "vllm"), "--peer: must be of transformers, llama.cpp, with commas"),
         (("--peer", "llama.cpp"), "--peer-gguf must be the same model as a GGUF file"),
+        (("--peer-gguf", "x.gguf"), "--peer-gguf must be the same model as a GGUF file"),
     ],
 )
 def test_options_of_compare(

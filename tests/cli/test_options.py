@@ -47,6 +47,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
             ["serve", "verify", "--listen", "unix:v", "--dtype", "fp8", "--max-depth", "65"],
             "--max-depth must be at most 64 with --dtype fp8",
         ),
+        (
+            ["serve", "verify", "--listen", "unix:v", "--dtype", "fp8", "--max-nodes", "129"],
+            "--max-nodes must be at most 128 with --dtype fp8",
+        ),
         (["generate", "hi", "--logit-bias", "5"], "--logit-bias: must be ID=BIAS"),
         (["generate", "hi", "--logit-bias", "a=1"], "ID a whole number from 0 to 2^31 - 1"),
         (["generate", "hi", "--logit-bias", "5=x"], "BIAS a number from -1000 to 1000"),

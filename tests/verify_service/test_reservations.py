@@ -168,3 +168,17 @@ def test_longest_run() -> None:
     assert pool.longest_run == 0
     pool.free([taken[index] for index in (0, 2, 3, 4, 6, 9)])
     assert pool.longest_run == 3
+
+
+def test_what_a_running_step_may_commit_is_not_promised_to_others() -> None:
+    memory = Memory(10)
+    first = memory.open(1, [5] * 32, 90)
+    first.ahead = 33  # a root, and a path of 32 guesses
+    memory.scheduler.make_room()
+    memory.scheduler.open(0, OpenSequence(2, 1, (5,) * 20, SamplingParams(max_tokens=4)))
+    memory.scheduler.admit()
+    second = memory.scheduler.find(0, 2, 1)
+    assert second is not None and not second.blocks
+    first.ahead = 0
+    memory.scheduler.admit()
+    assert second.blocks

@@ -43,6 +43,7 @@ class Late(FakeRunner):
     """Steps that are finished one late, and say the same token at any place."""
 
     behind = 1
+    stalled = False
 
     def __init__(self) -> None:
         super().__init__(INFO, FakeEngine(0.0))

@@ -176,12 +176,17 @@ class DeviceStep:
         self._outbox.fetch(turn)
         return turn
 
+    def is_ready(self, bucket: StepBucket) -> bool:
+        """False if a graph has to be captured for the first step in ``bucket``."""
+        return bucket in self._prepared
+
     def commits(self, turn: int) -> dict[str, Tensor]:
         """What step number ``turn``, one of the last two, did; waits until it has ended.
 
         The columns of `Commits` by their names; verified: int32 [slots], nodes that were verified;
-        promise: float64 [slots], the sum of their survivals; outcome: of the guesses. Of slots that
-        the step's bucket leaves out they mean nothing. The step after the next one overwrites them.
+        promise: float64 [slots], the sum of their survivals; outcome: of the guesses, for tests and
+        benchmarks. Of slots that the step's bucket leaves out they mean nothing. The step after the
+        next one overwrites them.
         """
         return self._outbox.host(turn)
 

@@ -1,4 +1,4 @@
-"""Passes as CUDA graphs: steps, one per bucket of sequences and rows, and chunks of prompts.
+"""Passes that the host prepares, as CUDA graphs: chains, one per bucket, and chunks of prompts.
 
 A launch from Python takes longer than most kernels of a pass. A graph is captured when it is first
 needed, after a run that compiles its kernels and makes its workspaces.

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foredraft.engine.fp8.upload import upload
 from foredraft.engine.kv import BLOCK, BlockPool
 from foredraft.engine.model_config import ModelConfig
 from kernels.kv_layout import KVPool
@@ -36,7 +37,8 @@ class CodedKV:
     def scrub(self, blocks: Sequence[int]) -> None:
         """Zero blocks that may hold values that are not finite, before they are freed."""
         if blocks:
-            where = torch.tensor(list(blocks), device=self.memory.codes.device)
+            where = torch.empty(len(blocks), dtype=torch.int64, device=self.memory.codes.device)
+            upload(where, np.array(blocks, np.int64))  # steps may run, which nobody waits for
             for entries in (self.memory.codes.view(torch.uint8), self.memory.exponents):
                 entries.index_fill_(3, where, 0)
 
