@@ -11,6 +11,7 @@ from typing import Any
 from foredraft.engine.family import FAMILIES, Family
 
 VOCABULARY_FILE = "draft_vocabulary.safetensors"  # in directories of drafts: ids that they guess
+BLOCK_FILE = "blocks.safetensors"  # the weights once more, as a GGUF file held them
 # Far beyond any of these models. A larger number is a slip, and would end in a failed allocation.
 _MOST = 2**24
 
@@ -153,6 +154,11 @@ def read_model_config(directory: Path) -> ModelConfig:
 def has_output_ids(directory: Path) -> bool:
     """True if the model in ``directory`` has a reduced output vocabulary."""
     return (directory / VOCABULARY_FILE).exists()
+
+
+def has_blocks(directory: Path) -> bool:
+    """True if the directory has its weights in blocks, too."""
+    return (directory / BLOCK_FILE).exists()
 
 
 def check_whole(directory: Path) -> None:

@@ -20,7 +20,7 @@ from foredraft.engine.rotary import Rotary, pair_up
 from foredraft.engine.transformer import Layer, Transformer
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
-_EMBEDDING, _HEAD, _LAST_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+EMBEDDING, HEAD, LAST_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
 
 class WeightFiles:
@@ -30,7 +30,7 @@ class WeightFiles:
         """Raises UnsupportedModel: a file is missing or broken, or two hold the same tensor."""
         self._homes: dict[str, Any] = {}
         for name in _file_names(directory):
-            file = stack.enter_context(_open(directory / name))
+            file = stack.enter_context(open_tensors(directory / name))
             for key in file.keys():  # noqa: SIM118
                 if key in self._homes:
                     raise UnsupportedModel(f"weight {key} stands in two files, one is {name}")
@@ -51,9 +51,9 @@ class WeightFiles:
         for name, shape in expected_shapes(config):
             self._check_tensor(name, shape)
             known.add(name)
-        if config.tied and _HEAD in self._homes:
+        if config.tied and HEAD in self._homes:
             self._check_tied_head(config)
-            known.add(_HEAD)
+            known.add(HEAD)
         for name in sorted(self._homes.keys() - known):
             # Tables that follow from config.json; early Llama checkpoints have them.
             if not name.endswith("rotary_emb.inv_freq"):
@@ -72,11 +72,11 @@ class WeightFiles:
 
     def _check_tied_head(self, config: ModelConfig) -> None:
         """A copy of the embedding is common; anything else contradicts config.json."""
-        self._check_tensor(_HEAD, (config.vocab_rows, config.hidden))
-        head, embedding = self(_HEAD), self(_EMBEDDING)
+        self._check_tensor(HEAD, (config.vocab_rows, config.hidden))
+        head, embedding = self(HEAD), self(EMBEDDING)
         if not torch.equal(head.to(embedding.dtype), embedding):
             raise UnsupportedModel(
-                f"weight {_HEAD} must equal {_EMBEDDING}, since tie_word_embeddings is true"
+                f"weight {HEAD} must equal {EMBEDDING}, since tie_word_embeddings is true"
             )
 
 
@@ -107,7 +107,7 @@ def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]
     """Names and shapes of all tensors of a model, [outputs, inputs] for linear layers."""
     hidden, wide = config.hidden, config.intermediate
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    yield _EMBEDDING, (config.vocab_rows, hidden)
+    yield EMBEDDING, (config.vocab_rows, hidden)
     for number in range(config.layers):
         layer = f"model.layers.{number}"
         yield f"{layer}.input_layernorm.weight", (hidden,)
@@ -126,9 +126,9 @@ def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]
         yield f"{layer}.mlp.gate_proj.weight", (wide, hidden)
         yield f"{layer}.mlp.up_proj.weight", (wide, hidden)
         yield f"{layer}.mlp.down_proj.weight", (hidden, wide)
-    yield _LAST_NORM, (hidden,)
+    yield LAST_NORM, (hidden,)
     if not config.tied:
-        yield _HEAD, (config.vocab_rows, hidden)
+        yield HEAD, (config.vocab_rows, hidden)
 
 
 def load_model(
@@ -152,10 +152,10 @@ def load_model(
     """
     with opened_weights(directory, config) as read:
         make = _Maker(read, config, precision, device, fixed_launch)
-        head = make.head_weight(_EMBEDDING if config.tied else _HEAD, output)
+        head = make.head_weight(EMBEDDING if config.tied else HEAD, output)
         return Transformer(
             config=config,
-            embedding=read(_EMBEDDING).to(device, precision.stored),
+            embedding=read(EMBEDDING).to(device, precision.stored),
             layers=tuple(make.layer(f"model.layers.{i}") for i in range(config.layers)),
             head=make.held(head) if make_head is None else make_head(head),
             rotary=Rotary(config, device),
@@ -199,7 +199,7 @@ class _Maker:
     def head_weight(self, name: str, output: OutputIds | None) -> Tensor:
         """The rows of ``output`` alone, if there is one, with the last norm."""
         weight = self._stacked([name])
-        return self._normed(weight if output is None else weight[output.ids], _LAST_NORM)
+        return self._normed(weight if output is None else weight[output.ids], LAST_NORM)
 
     def linear(self, *names: str, norm: str | None = None) -> Linear:
         """Stacked weights, times the weight of the norm that feeds them."""
@@ -223,13 +223,17 @@ class _Maker:
         return stacked.to(self.precision.activation)
 
     def _stacked(self, names: Iterable[str]) -> Tensor:
-        return torch.cat([self._laid_out(name) for name in names]).to(self.device)
+        head_dim = self.config.head_dim
+        return torch.cat([laid_out(name, self.read(name), head_dim) for name in names]).to(
+            self.device
+        )
 
-    def _laid_out(self, name: str) -> Tensor:
-        """A tensor as the engine holds it."""
-        tensor, (owner, _, _) = self.read(name), name.rpartition(".")
-        turned = owner.endswith(("q_proj", "k_proj", "q_norm", "k_norm"))
-        return pair_up(tensor, self.config.head_dim) if turned else tensor
+
+def laid_out(name: str, tensor: Tensor, head_dim: int) -> Tensor:
+    """The tensor of this name as the engine holds it: what turns together is side by side."""
+    owner, _, _ = name.rpartition(".")
+    turned = owner.endswith(("q_proj", "k_proj", "q_norm", "k_norm"))
+    return pair_up(tensor, head_dim) if turned else tensor
 
 
 def _file_names(directory: Path) -> list[str]:
@@ -242,7 +246,8 @@ def _file_names(directory: Path) -> list[str]:
     return sorted(set(homes.values()))
 
 
-def _open(file: Path) -> Any:
+def open_tensors(file: Path) -> Any:
+    """A safetensors file, open. Raises UnsupportedModel: it is missing, or is no such file."""
     try:
         return safe_open(file, framework="pt")
     except FileNotFoundError as error:

@@ -39,8 +39,16 @@ class GgufFile:
     def tensor_names(self) -> list[str]:
         return [tensor.name for tensor in self._reader.tensors]
 
+    def stored(self) -> Iterator[tuple[str, gguf.GGMLQuantizationType, NDArray[Any]]]:
+        """Every tensor by its GGUF name as it stands in the file: its kind and its bytes or floats.
+
+        Those of a matrix of blocks are uint8 [rows, bytes of a row].
+        """
+        for tensor in self._reader.tensors:
+            yield tensor.name, tensor.tensor_type, tensor.data
+
     def tensors(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Every tensor by its GGUF name, dequantised to float32."""
-        for tensor in self._reader.tensors:
-            values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            yield tensor.name, np.ascontiguousarray(values, dtype=np.float32)
+        for name, kind, data in self.stored():
+            values = gguf.quants.dequantize(data, kind)
+            yield name, np.ascontiguousarray(values, dtype=np.float32)

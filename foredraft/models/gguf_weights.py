@@ -7,7 +7,7 @@ float16 without rounding, and "the model" means exactly these values.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from tqdm import tqdm
 
 from foredraft.models.fetch import ModelError
 from foredraft.models.gguf_reader import GgufFile
+
+Number = TypeVar("Number", bound=np.generic)
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
 _LAYER_NAMES = {
@@ -67,21 +69,16 @@ def llama_config(file: GgufFile) -> dict[str, Any]:
 
 def llama_weights(file: GgufFile) -> dict[str, NDArray[np.float32]]:
     """The content of model.safetensors, with a progress bar on stderr."""
-    query_heads = file.hyperparameter("attention.head_count")
-    key_heads = file.hyperparameter("attention.head_count_kv")
     weights = {}
     tensors = tqdm(file.tensors(), "Converting", total=len(file.tensor_names()), unit="tensor")
     for gguf_name, values in tensors:
-        name = _state_name(gguf_name)
-        if name.endswith("q_proj.weight"):
-            values = _split_rotary_pairs(values, query_heads)
-        elif name.endswith("k_proj.weight"):
-            values = _split_rotary_pairs(values, key_heads)
-        weights[name] = values
+        name = state_name(gguf_name)
+        weights[name] = in_state_order(file, name, values)
     return weights
 
 
-def _state_name(gguf_name: str) -> str:
+def state_name(gguf_name: str) -> str:
+    """What Hugging Face calls a tensor. Raises ModelError: no Llama model has it."""
     if gguf_name in _OUTER_NAMES:
         return _OUTER_NAMES[gguf_name]
     block = _BLOCK.fullmatch(gguf_name)
@@ -90,7 +87,16 @@ def _state_name(gguf_name: str) -> str:
     return f"model.layers.{block[1]}.{_LAYER_NAMES[block[2]]}.weight"
 
 
-def _split_rotary_pairs(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+def in_state_order(file: GgufFile, name: str, values: NDArray[Number]) -> NDArray[Number]:
+    """``values``, a row for each of the tensor of this Hugging Face name, in the order of that."""
+    if name.endswith("q_proj.weight"):
+        return _split_rotary_pairs(values, file.hyperparameter("attention.head_count"))
+    if name.endswith("k_proj.weight"):
+        return _split_rotary_pairs(values, file.hyperparameter("attention.head_count_kv"))
+    return values
+
+
+def _split_rotary_pairs(values: NDArray[Number], heads: int) -> NDArray[Number]:
     """GGUF keeps the two rows that rotate together side by side, Hugging Face half a head apart."""
     rows, columns = values.shape
     pairs = values.reshape(heads, rows // heads // 2, 2, columns)

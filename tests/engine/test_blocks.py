@@ -47,9 +47,7 @@ def test_zeros_stay_zeros_and_a_large_weight_is_kept() -> None:
 def test_what_no_block_holds_is_refused(wrong: float) -> None:
     weight = random(4, 64)
     weight[1, 5] = wrong
-    with pytest.raises(
-        UnsupportedModel, match=r"not finite, or beyond the 8\.31901e\+06 of dtype int8"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"or beyond the 8\.31901e\+06 of dtype int8"):
         Blocks.nearest(weight)
 
 
@@ -60,5 +58,5 @@ def test_rows_are_stacked_and_reordered() -> None:
     both = Blocks.stacked([first, second])
     assert both.bits == 4 and both.equals(torch.cat((first.floats(), second.floats())))
     assert both.by_row(lambda tensor: tensor.flip(0)).equals(both.floats().flip(0))
-    with pytest.raises(ValueError, match="cannot be stacked"):
+    with pytest.raises(UnsupportedModel, match="cannot be one matrix"):
         Blocks.stacked([first, Blocks.nearest(random(3, 64))])

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from gguf import quants
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from foredraft.engine.model_config import has_blocks, read_model_config
+from foredraft.engine.native.weights import read_native
 from foredraft.models.convert import convert_gguf
 from foredraft.models.fetch import ModelError
+from foredraft.models.gguf_blocks import GgufBlocks
 
+KINDS = gguf.GGMLQuantizationType
 Array = NDArray[np.float32]
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -78,8 +84,13 @@ def gguf_weights(model: LlamaForCausalLM) -> Iterator[tuple[str, Array]]:
 
 
 def write_gguf(
-    path: Path, tensors: dict[str, Array], architecture: str = "llama", quantised: bool = False
+    path: Path,
+    tensors: dict[str, Array],
+    architecture: str = "llama",
+    kind: gguf.GGMLQuantizationType | None = None,
+    others: dict[str, gguf.GGMLQuantizationType] | None = None,
 ) -> Path:
+    """``kind``: of matrices, None: floats; ``others``: of those that have it in their names."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(64)
     writer.add_embedding_length(96)
@@ -101,9 +112,10 @@ def write_gguf(
     writer.add_pad_token_id(2)
     writer.add_chat_template(TEMPLATE)
     for name, values in tensors.items():
-        if quantised and values.ndim == 2:
-            kind = gguf.GGMLQuantizationType.Q4_1
-            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        named = [other for part, other in (others or {}).items() if part in name]
+        chosen = named[0] if named else kind
+        if chosen is not None and values.ndim == 2:
+            writer.add_tensor(name, quants.quantize(values, chosen), raw_dtype=chosen)
         else:
             writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -136,17 +148,60 @@ def test_the_converted_model_computes_the_same_logits(tmp_path: Path, tied: bool
 
 def test_quantised_weights_become_their_exact_dequantised_values(tmp_path: Path) -> None:
     tensors = dict(gguf_weights(tiny_llama(tied=True)))
-    source = write_gguf(tmp_path / "tiny.gguf", tensors, quantised=True)
+    kind = KINDS.Q4_1
+    source = write_gguf(tmp_path / "tiny.gguf", tensors, kind=kind)
     directory = converted(source, tmp_path / "model")
 
     loaded = AutoModelForCausalLM.from_pretrained(directory)
 
-    kind = gguf.GGMLQuantizationType.Q4_1
     for name, values in gguf_weights(loaded):
         expected = tensors[name]
         if values.ndim == 2:
-            expected = gguf.quants.dequantize(gguf.quants.quantize(expected, kind), kind)
+            expected = quants.dequantize(quants.quantize(expected, kind), kind)
         np.testing.assert_array_equal(values, expected, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tied", "bits"),
+    [("Q4_1", True, (8, 4)), ("Q4_0", False, (4, 4)), ("Q8_0", False, (8, 8))],
+)
+def test_blocks_are_the_same_numbers(tmp_path: Path, kind: str, tied: bool, bits: Any) -> None:
+    """`read_native` compares each matrix with the float weights, which the test above looks at."""
+    others = {"token_embd": KINDS.Q8_0} if kind == "Q4_1" else {}
+    tensors = dict(gguf_weights(tiny_llama(tied)))
+    source = write_gguf(tmp_path / "tiny.gguf", tensors, kind=KINDS[kind], others=others)
+    directory = converted(source, tmp_path / "model")
+
+    read = read_native(directory, read_model_config(directory), lambda blocks: blocks)
+
+    layer = read.layers[1]
+    matrices = (layer.qkv, layer.out, layer.gate_up, layer.down)
+    assert (read.embedding.bits, layer.qkv.bits) == bits and (read.head is read.embedding) == tied
+    assert [m.shape for m in matrices] == [(160, 96), (96, 96), (128, 96), (96, 64)]
+    turned = [tensors[f"blk.1.attn_{part}.weight"] for part in "qkv"]  # as in GGUF, so in pairs
+    wanted = np.concatenate([quants.quantize(part, KINDS[kind]) for part in turned])
+    np.testing.assert_array_equal(
+        layer.qkv.floats().numpy(), quants.dequantize(wanted, KINDS[kind])
+    )
+
+
+@pytest.mark.parametrize(
+    "others", [{"ffn_down": KINDS.Q5_0}, {"1.attn_k": KINDS.Q8_0}], ids=["kind", "joined"]
+)
+def test_without_such_blocks_for_all_there_are_none(tmp_path: Path, others: Any) -> None:
+    tensors = dict(gguf_weights(tiny_llama(tied=True)))
+    source = write_gguf(tmp_path / "tiny.gguf", tensors, kind=KINDS.Q4_1, others=others)
+    assert not has_blocks(converted(source, tmp_path / "model"))
+
+
+def test_numbers_that_kernels_do_not_take_make_no_blocks() -> None:
+    row = np.zeros((1, 34), np.uint8)
+    assert GgufBlocks.of(KINDS.Q8_0, row) is not None
+    row[0, 9] = 128
+    assert GgufBlocks.of(KINDS.Q8_0, row) is None  # -128
+    row[0, :2] = np.array([9000], np.float16).view(np.uint8)
+    assert GgufBlocks.of(KINDS.Q4_1, row[:, :20]) is not None
+    assert GgufBlocks.of(KINDS.Q4_0, row[:, :18]) is None  # -8 times that
 
 
 def test_the_tokenizer_splits_digits_and_adds_nothing(tmp_path: Path) -> None:

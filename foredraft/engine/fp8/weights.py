@@ -15,7 +15,8 @@ from torch import Tensor
 
 from foredraft.engine.fp8.operations import Matrix, Operations
 from foredraft.engine.model_config import ModelConfig, UnsupportedModel
-from foredraft.engine.rotary import Rotary, pair_up
+from foredraft.engine.rotary import Rotary
+from foredraft.engine.weights import laid_out
 from kernels.rope_kv_write import HeadNorms
 
 Read = Callable[[str], Tensor]  # a tensor by its name in a Hugging Face directory
@@ -121,9 +122,7 @@ class _Maker:
 
     def laid_out(self, name: str) -> Tensor:
         """A tensor whose query and key heads have their pairs side by side."""
-        tensor, (owner, _, _) = self.plain(name), name.rpartition(".")
-        turned = owner.endswith(("q_proj", "k_proj", "q_norm", "k_norm"))
-        return pair_up(tensor, self.config.head_dim) if turned else tensor
+        return laid_out(name, self.plain(name), self.config.head_dim)
 
     def plain(self, name: str) -> Tensor:
         return self.read(name).to(self.device)

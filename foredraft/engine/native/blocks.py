@@ -36,6 +36,14 @@ class Blocks:
         return 8 if self.least is None else 4
 
     @property
+    def sound(self) -> bool:
+        """Whether all numbers are what the kernels count on, whatever their types allow."""
+        if self.least is None:
+            return bool(self.scales.isfinite().all()) and int(self.levels.min()) >= -_LARGEST
+        finite = self.scales.isfinite().all() and self.least.isfinite().all()
+        return bool(finite) and int(self.levels.max()) < 16
+
+    @property
     def shape(self) -> tuple[int, int]:
         rows, columns = self.levels.shape
         return rows, columns
@@ -48,16 +56,15 @@ class Blocks:
         values = self.levels.unflatten(1, (-1, BLOCK)).float().mul_(self.scales.float()[..., None])
         if self.least is not None:
             values += self.least.float()[..., None]
-        return values.flatten(1)
+        floats: Tensor = values.flatten(1)
+        return floats
 
     def equals(self, weight: Tensor) -> bool:
         """Whether these are the numbers of ``weight`` [rows, columns], of any float type."""
         if tuple(weight.shape) != self.shape:
             return False
-        return all(
-            torch.equal(self.by_row(lambda tensor, at=at: tensor[at]).floats(), weight[at].float())
-            for at in (slice(i, i + _PIECE) for i in range(0, len(weight), _PIECE))
-        )
+        starts = range(0, len(weight), _PIECE)
+        return all(self._equal_at(slice(start, start + _PIECE), weight) for start in starts)
 
     def by_row(self, change: Callable[[Tensor], Tensor]) -> Blocks:
         """Rows chosen or reordered by ``change``, which sees a tensor of one row per row."""
@@ -66,10 +73,14 @@ class Blocks:
 
     @classmethod
     def stacked(cls, parts: Sequence[Blocks]) -> Blocks:
-        """The rows of ``parts``, which have as many bits and columns as each other."""
+        """The rows of ``parts``, all of as many columns.
+
+        Raises:
+            UnsupportedModel: some have 4 bits and some have 8.
+        """
         least = [part.least for part in parts if part.least is not None]
         if len(least) not in (0, len(parts)):
-            raise ValueError("blocks of 4 and of 8 bits cannot be stacked")
+            raise UnsupportedModel("blocks of 4 and of 8 bits cannot be one matrix")
         return cls(
             torch.cat([part.levels for part in parts]),
             torch.cat([part.scales for part in parts]),
@@ -88,6 +99,10 @@ class Blocks:
         """
         parts = [cls._nearest(piece.float()) for piece in weight.split(_PIECE)]
         return cls.stacked(parts)
+
+    def _equal_at(self, rows: slice, weight: Tensor) -> bool:
+        piece = self.by_row(lambda tensor: tensor[rows])
+        return torch.equal(piece.floats(), weight[rows].float())
 
     @classmethod
     def _nearest(cls, weight: Tensor) -> Blocks:
