@@ -1,0 +1,29 @@
+"""Weights in the order in which the product reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from foredraft.engine.native.blocks import Blocks
+from kernels.cpu.block_product import TILE, pack
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A linear layer: uint8 ``weights``, and ``outputs`` that are padded to whole tiles."""
+
+    weights: Tensor
+    bits: int
+    outputs: int
+    columns: int
+
+    @classmethod
+    def of(cls, blocks: Blocks) -> Packed:
+        rows, columns = blocks.shape
+        whole = blocks.by_row(lambda part: functional.pad(part, (0, 0, 0, -rows % TILE)))
+        packed = pack(whole.levels, whole.scales, whole.least)
+        return cls(packed, blocks.bits, len(whole.levels), columns)

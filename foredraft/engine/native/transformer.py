@@ -1,0 +1,59 @@
+"""The forward pass over the rows of a step, made of kernels for x86-64."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from foredraft.engine.kv import PagedKV
+from foredraft.engine.model_config import ModelConfig
+from foredraft.engine.native.attending import Attending
+from foredraft.engine.native.packed import Packed
+from foredraft.engine.native.plan import NativePlan
+from foredraft.engine.native.products import Products
+from foredraft.engine.native.weights import NativeWeights
+from foredraft.engine.rotary import Rotary
+
+
+class NativeTransformer:
+    """One model; a row's result is the same in any company. All activations are float32."""
+
+    def __init__(self, config: ModelConfig, weights: NativeWeights[Packed]) -> None:
+        self._config = config
+        self._weights = weights
+        self._turns = _turn_table(Rotary(config, torch.device("cpu")).table)
+        self._widest = max(config.hidden, config.intermediate, config.heads * config.head_dim)
+
+    def hidden(self, tokens: Tensor, plan: NativePlan, kv: PagedKV) -> Tensor:
+        """Run rows through all layers and write their KV: float32 [rows, hidden].
+
+        Args:
+            tokens: int64 [rows].
+        """
+        first, *_ = self._weights.layers
+        x = self._weights.embedding.by_row(lambda part: part[tokens]).floats()
+        qkv, gate_up = (torch.empty(len(x), w.outputs) for w in (first.qkv, first.gate_up))
+        turns = self._turns[torch.from_numpy(plan.positions)]
+        attending = Attending(self._config, plan, kv, turns, qkv)
+        products = Products(self._config.rms_eps, len(x), self._widest)
+        for number, layer in enumerate(self._weights.layers):
+            products.normed(x, layer.qkv, layer.input_norm, qkv)
+            products.add_plain(attending.run(number, layer), layer.out, x)
+            products.normed(x, layer.gate_up, layer.post_norm, gate_up)
+            products.add_gated(gate_up, layer.down, x)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 [rows, outputs of the head], of which the vocabulary are the first."""
+        head = self._weights.head
+        logits = torch.empty(len(hidden), head.outputs)
+        products = Products(self._config.rms_eps, len(hidden), head.columns)
+        products.normed(hidden, head, self._weights.last_norm, logits)
+        return logits
+
+
+def _turn_table(table: Tensor) -> Tensor:
+    """Cosines and sines [context, head_dim / 2, 2] as `rope_kv_write` takes them."""
+    cosines, sines = (part.repeat_interleave(2, dim=-1) for part in table.unbind(-1))
+    sines[:, ::2].neg_()
+    return torch.stack((cosines, sines), dim=1)
