@@ -9,8 +9,8 @@ from pathlib import Path
 from foredraft.params import InvalidField, Schedule, Speculation
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-FP8 = "fp8"
-TARGET_DTYPES = (*DTYPES, FP8)
+INT8, FP8 = "int8", "fp8"
+TARGET_DTYPES = (*DTYPES, INT8, FP8)
 FP8_CAPABILITY = (8, 9)  # of a GPU, at least
 FP8_DEPTH = 64  # longest path of guesses that the attention of dtype fp8 takes
 FP8_NODES = 128  # largest tree of a sequence that its kernels are made for
@@ -41,9 +41,10 @@ class SettingError(Exception):
 class EngineConfig:
     """How a worker holds and runs one model.
 
-    dtype: "auto", "float32", "bfloat16" or "float16". Auto is float16 weights with float32
-    arithmetic on a CPU (int8 in a draft of few layers), float32 where that product is missing, and
-    bfloat16 on a GPU.
+    dtype: "auto", "float32", "bfloat16" or "float16"; of a target "int8" or "fp8", too. Auto is
+    bfloat16 on a GPU. On a CPU it is int8 in a target that has its weights in blocks, where kernels
+    for these run, and in a draft of few layers; else float16 weights with float32 arithmetic, or
+    float32 where that product is missing.
     """
 
     model: Path

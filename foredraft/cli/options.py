@@ -56,7 +56,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=TARGET_DTYPES,
         default="auto",
-        help="how weights are held; fp8 is for the target, and its draft then is auto",
+        help="how weights are held; int8 and fp8 are for the target, and its draft then is auto",
     )
     parser.add_argument(
         "--max-nodes",

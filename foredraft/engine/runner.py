@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foredraft.config import FP8, EngineConfig, SettingError
+from foredraft.config import FP8, INT8, EngineConfig, SettingError
 from foredraft.engine.attention import add_product
 from foredraft.engine.attention_plan import (
     REACH,
@@ -26,6 +26,7 @@ from foredraft.engine.fake import FakeRunner
 from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
 from foredraft.engine.model_config import ModelConfig, read_model_config
 from foredraft.engine.model_info import read_model_info
+from foredraft.engine.native.choice import check_native, prefers_native
 from foredraft.engine.precision import Precision, choose_precision
 from foredraft.engine.row_tile import LARGEST, RowTile, probe_row_tile, sums_serially
 from foredraft.engine.transformer import Tiles, Transformer
@@ -66,12 +67,17 @@ def load_runner(settings: EngineConfig) -> Runner:
 
     Raises:
         UnsupportedModel: the directory holds no model that this engine runs.
-        SettingError: dtype fp8 without the package that its kernels are written in.
+        SettingError: a dtype whose kernels do not run here, or whose package is missing.
+        InvalidField: no such device, or not with this dtype.
     """
-    if settings.fake is None:
-        return _load_fp8(settings) if settings.dtype == FP8 else ModelRunner.load(settings)
-    config = read_model_config(settings.model)
-    return FakeRunner(read_model_info(settings.model, config, "fake"), settings.fake)
+    if settings.fake is not None:
+        config = read_model_config(settings.model)
+        return FakeRunner(read_model_info(settings.model, config, "fake"), settings.fake)
+    if settings.dtype == FP8:
+        return _load_fp8(settings)
+    if settings.dtype == INT8 or prefers_native(settings):
+        return _load_native(settings)
+    return ModelRunner.load(settings)
 
 
 def _load_fp8(settings: EngineConfig) -> Runner:
@@ -82,6 +88,13 @@ def _load_fp8(settings: EngineConfig) -> Runner:
             raise
         raise SettingError("dtype fp8 needs triton: pip install triton") from error
     return Fp8Runner.load(settings)
+
+
+def _load_native(settings: EngineConfig) -> Runner:
+    check_native(settings)
+    from foredraft.engine.native.runner import NativeRunner  # where its kernels can be made
+
+    return NativeRunner.load(settings)
 
 
 class ModelRunner:

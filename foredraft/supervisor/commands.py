@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from foredraft.config import FP8, StackConfig, usable_cores, worker_environment
+from foredraft.config import DTYPES, StackConfig, usable_cores, worker_environment
 from foredraft.supervisor.address import reachable
 from foredraft.supervisor.child import Child
 
@@ -27,7 +27,7 @@ def make_children(
     if config.draft is None:
         draft_arguments += ["--model", "none"]
     else:
-        dtype = "auto" if config.dtype == FP8 else config.dtype
+        dtype = config.dtype if config.dtype in DTYPES else "auto"
         draft_arguments += ["--model", str(config.draft), "--dtype", dtype]
         draft_arguments += ["--kv-memory-mib", str(config.draft_kv_memory_mib)]
     verify_arguments = ["--listen", verify, "--model", str(config.model), *common]

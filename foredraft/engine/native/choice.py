@@ -1,0 +1,36 @@
+"""Whether a target runs by kernels over blocks."""
+
+from __future__ import annotations
+
+from foredraft.config import INT8, EngineConfig, SettingError
+from foredraft.engine.device import choose_device
+from foredraft.engine.model_config import has_blocks
+from foredraft.params import InvalidField
+from kernels.cpu import available
+
+
+def prefers_native(settings: EngineConfig) -> bool:
+    """Whether dtype auto is int8: on a CPU with the kernels, for weights that lie in blocks anyway.
+
+    Then it is the very same model, in a quarter of float16's bytes. To others int8 would do harm that
+    nobody has asked for.
+    """
+    if settings.dtype != "auto" or not has_blocks(settings.model):
+        return False
+    return choose_device(settings.device).type == "cpu" and available()
+
+
+def check_native(settings: EngineConfig) -> None:
+    """Raises what tells a user why dtype int8 cannot be had.
+
+    Raises:
+        InvalidField: the device is no CPU. "auto" is one here, whatever else there is.
+        SettingError: the kernels do not run on this machine.
+    """
+    if settings.device not in ("auto", "cpu"):
+        raise InvalidField("--device", f"auto or cpu with --dtype {INT8}")
+    if not available():
+        raise SettingError(
+            f"dtype {INT8} needs Linux on an x86-64 CPU with AVX2, FMA and F16C, and llvmlite: "
+            "pip install 'foredraft[worker]'"
+        )
