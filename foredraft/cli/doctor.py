@@ -20,7 +20,7 @@ from foredraft.supervisor.address import claim_port
 
 _NEEDED = ("grpcio", "protobuf", "tokenizers")
 _NEEDED_BY_WORKERS = ("torch", "transformers", "safetensors", "gguf")
-_OPTIONAL = ("triton",)
+_OPTIONAL = ("llvmlite", "triton")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["up", "--draft", "none", "--speculation", "model"], "--draft must be a model directory"),
         (["up", "--dtype", "int3"], "argument --dtype: invalid choice"),
         (["serve", "draft", "--listen", "unix:d", "--dtype", "fp8"], "argument --dtype: invalid"),
+        (["serve", "draft", "--listen", "unix:d", "--dtype", "int8"], "argument --dtype: invalid"),
         (
             ["serve", "verify", "--listen", "unix:v", "--dtype", "fp8", "--max-depth", "65"],
             "--max-depth must be at most 64 with --dtype fp8",

@@ -174,6 +174,7 @@ def test_the_services_accept_the_flags_that_the_stack_gives_them(
     make_children(replace(wanted, draft=None), "0.0.0.0:1234", tmp_path)
     assert build_parser().parse_args(commands["draft"][3:]).model == "none"
 
-    make_children(replace(wanted, dtype="fp8"), "0.0.0.0:1234", tmp_path)
-    parsed = {name: build_parser().parse_args(c[3:]) for name, c in commands.items()}
-    assert (parsed["verify"].dtype, parsed["draft"].dtype) == ("fp8", "auto")
+    for dtype in ("int8", "fp8"):
+        make_children(replace(wanted, dtype=dtype), "0.0.0.0:1234", tmp_path)
+        parsed = {name: build_parser().parse_args(c[3:]) for name, c in commands.items()}
+        assert (parsed["verify"].dtype, parsed["draft"].dtype) == (dtype, "auto")

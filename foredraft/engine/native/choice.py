@@ -12,7 +12,7 @@ from kernels.cpu import available
 def prefers_native(settings: EngineConfig) -> bool:
     """Whether dtype auto is int8: on a CPU with the kernels, for weights that lie in blocks anyway.
 
-    Then it is the very same model, in a quarter of float16's bytes. To others int8 would do harm that
+    Then it is the very same model, in a third of float16's bytes. Other weights int8 would round as
     nobody has asked for.
     """
     if settings.dtype != "auto" or not has_blocks(settings.model):

@@ -1,0 +1,58 @@
+"""When a target is held in blocks, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.tiny_models import make_tiny_llama
+
+from foredraft.config import EngineConfig, SettingError
+from foredraft.engine.model_config import BLOCK_FILE
+from foredraft.engine.native import choice
+from foredraft.engine.native.choice import check_native, prefers_native
+from foredraft.engine.runner import load_runner
+from foredraft.params import InvalidField
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "available", lambda: True)
+
+
+def test_auto_takes_the_blocks_that_are_there(
+    tmp_path: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = EngineConfig(tmp_path, device="cpu")
+    assert not prefers_native(settings)
+    (tmp_path / BLOCK_FILE).touch()
+    assert prefers_native(settings)
+    assert not prefers_native(EngineConfig(tmp_path, dtype="float16", device="cpu"))
+    monkeypatch.setattr(choice, "available", lambda: False)
+    assert not prefers_native(settings)
+
+
+def test_auto_stays_on_a_gpu(
+    tmp_path: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / BLOCK_FILE).touch()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert not prefers_native(EngineConfig(tmp_path))
+    assert prefers_native(EngineConfig(tmp_path, device="cpu"))
+
+
+def test_int8_elsewhere_is_refused(
+    tmp_path: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidField, match="--device must be auto or cpu with --dtype int8"):
+        check_native(EngineConfig(tmp_path, dtype="int8", device="cuda:0"))
+    monkeypatch.setattr(choice, "available", lambda: False)
+    with pytest.raises(SettingError, match=r"dtype int8 needs Linux on an x86-64 CPU with AVX2"):
+        load_runner(EngineConfig(tmp_path, dtype="int8"))
+
+
+@pytest.mark.skipif(not choice.available(), reason="the kernels do not run here")
+def test_int8_is_a_runner_of_its_own(tmp_path: Path) -> None:
+    settings = EngineConfig(make_tiny_llama(tmp_path), dtype="int8", kv_memory_mib=1)
+    assert load_runner(settings).info.dtype == "int8"
