@@ -133,6 +133,8 @@ class PagedKV:
 
     def move(self, sources: np.ndarray, targets: np.ndarray) -> None:
         """Copy the entries at physical slots ``sources`` to ``targets``; reads come first."""
+        if not len(sources):
+            return
         device = self.token_rows[0].device
         read = torch.from_numpy(self.token_index(sources).reshape(-1)).to(device)
         write = torch.from_numpy(self.token_index(targets).reshape(-1)).to(device)
@@ -160,6 +162,14 @@ def physical_slots(blocks: Sequence[int], slots: np.ndarray) -> np.ndarray:
     table = np.asarray(blocks, dtype=np.int64)
     located: np.ndarray = table[slots // BLOCK] * BLOCK + slots % BLOCK
     return located
+
+
+def moved_slots(
+    blocks: Sequence[int], pairs: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Physical slots to copy from and to, of logical ones; those that stay are left out."""
+    moved = np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=np.int64).reshape(-1, 2)
+    return physical_slots(blocks, moved[:, 0]), physical_slots(blocks, moved[:, 1])
 
 
 def to_device(index: np.ndarray, device: torch.device) -> Tensor:

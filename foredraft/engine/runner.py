@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from foredraft.engine.attention_plan import (
 )
 from foredraft.engine.device import choose_device
 from foredraft.engine.fake import FakeRunner
-from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, physical_slots
+from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, moved_slots
 from foredraft.engine.model_config import ModelConfig, read_model_config
 from foredraft.engine.model_info import read_model_info
 from foredraft.engine.native.choice import check_native, prefers_native
@@ -183,13 +182,7 @@ class ModelRunner:
     @torch.inference_mode()
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy KV from logical slot to logical slot; all reads come before the writes."""
-        moved = np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=np.int64)
-        if len(moved):
-            sources, targets = (
-                physical_slots(blocks, moved[:, 0]),
-                physical_slots(blocks, moved[:, 1]),
-            )
-            self._memory.move(sources, targets)
+        self._memory.move(*moved_slots(blocks, pairs))
 
     @torch.inference_mode()
     def scrub(self, blocks: Sequence[int]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from foredraft.engine.fp8.model import Model
 from foredraft.engine.fp8.operations import Operations
 from foredraft.engine.fp8.reference_operations import ReferenceOperations
 from foredraft.engine.fp8.weights import Read, quantise
-from foredraft.engine.kv import BlockPool, physical_slots
+from foredraft.engine.kv import BlockPool, moved_slots
 from foredraft.engine.model_config import (
     ModelConfig,
     UnsupportedModel,
@@ -154,11 +153,7 @@ class Fp8Runner:
     @torch.inference_mode()
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy KV from logical slot to logical slot; all reads come before the writes."""
-        moved = np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=np.int64)
-        if len(moved):
-            self._memory.move(
-                physical_slots(blocks, moved[:, 0]), physical_slots(blocks, moved[:, 1])
-            )
+        self._memory.move(*moved_slots(blocks, pairs))
 
     @torch.inference_mode()
     def scrub(self, blocks: Sequence[int]) -> None:

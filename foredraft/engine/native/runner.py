@@ -10,7 +10,7 @@ from torch import Tensor
 
 from foredraft.config import EngineConfig
 from foredraft.engine.attention_plan import SequenceRows
-from foredraft.engine.kv import BlockPool, PagedKV, block_bytes
+from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, moved_slots
 from foredraft.engine.model_config import UnsupportedModel, read_model_config
 from foredraft.engine.model_info import read_model_info
 from foredraft.engine.native.packed import Packed
@@ -80,7 +80,7 @@ class NativeRunner:
     @torch.inference_mode()
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy KV from logical slot to logical slot; all reads come before the writes."""
-        self._memory.move_logical(blocks, pairs)
+        self._memory.move(*moved_slots(blocks, pairs))
 
     @torch.inference_mode()
     def scrub(self, blocks: Sequence[int]) -> None:
