@@ -16,13 +16,16 @@ from kernels.cpu.routine import Job, float_bits
 
 
 class Attending:
-    """The attention of one step; its memory is shared by all layers."""
+    """The attention of one step.
+
+    out: float32 [rows, heads * head_dim], every layer's in turn.
+    """
 
     def __init__(
         self, config: ModelConfig, plan: NativePlan, kv: PagedKV, turns: Tensor, qkv: Tensor
     ) -> None:
         """``turns``: float32 [rows, 2, head_dim]; ``qkv``: [rows, ..], in which layers begin."""
-        self._memory = [rows.data_ptr() for rows in kv.token_rows]
+        self._layers = kv.token_rows
         self.out = torch.empty(plan.rows, config.heads * config.head_dim)
         self._routines = (
             rope_kv_write.compiled_write()["write"],
@@ -61,17 +64,16 @@ class Attending:
             **both,
         )
 
-    def run(self, number: int, layer: NativeLayer[Packed]) -> Tensor:
-        """Write the entries of a layer and attend: [rows, heads * head_dim], used up by the next."""
+    def run(self, number: int, layer: NativeLayer[Packed]) -> None:
+        """Write the entries of a layer; ``out`` is what its rows attend to."""
         write, attend = self._routines
-        memory = self._memory[number]
+        memory = self._layers[number].data_ptr()
         self._write.set(
             memory=memory, bias=_address(layer.qkv_bias), norms=_address(layer.head_norms)
         )
         self._write.run(write)
         self._attend.set(memory=memory)
         self._attend.run(attend)
-        return self.out
 
 
 def _address(given: Tensor | None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -14,9 +13,10 @@ from kernels.cpu.block_product import TILE, pack
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A linear layer: uint8 ``weights``, and ``outputs`` that are padded to whole tiles."""
+    """A linear layer: uint8 ``weights`` at ``address``, and outputs padded to whole tiles."""
 
     weights: Tensor
+    address: int
     bits: int
     outputs: int
     columns: int
@@ -25,5 +25,5 @@ class Packed:
     def of(cls, blocks: Blocks) -> Packed:
         rows, columns = blocks.shape
         whole = blocks.by_row(lambda part: functional.pad(part, (0, 0, 0, -rows % TILE)))
-        packed = pack(whole.levels, whole.scales, whole.least)
-        return cls(packed, blocks.bits, len(whole.levels), columns)
+        weights = pack(whole.levels, whole.scales, whole.least)
+        return cls(weights, weights.data_ptr(), blocks.bits, len(whole.levels), columns)

@@ -11,44 +11,46 @@ from kernels.cpu.block_rows import BLOCK
 from kernels.cpu.routine import Job, float_bits
 
 
-class Products:
-    """Products of rows with `Packed` weights. All rows are float32 and lie one behind the other."""
+class Scratch:
+    """Where rows stand in 16 bits while a product reads them."""
 
-    def __init__(self, rms_eps: float, rows: int, columns: int) -> None:
+    def __init__(self, rows: int, columns: int) -> None:
         """For as many rows, of at most ``columns`` numbers."""
-        self._levels = torch.empty(rows, columns, dtype=torch.int16)
-        self._scales = torch.empty(rows, columns // BLOCK, 2)
+        self.levels = torch.empty(rows, columns, dtype=torch.int16)
+        self.scales = torch.empty(rows, columns // BLOCK, 2)
+
+
+class Product:
+    """y = f(x) Wᵀ, or y += f(x) Wᵀ, for one x and one y; layers differ in their weights only.
+
+    x, y: float32 [rows, ..].
+    source: what f is, a name of `block_product.SOURCES`.
+    """
+
+    def __init__(
+        self, source: str, x: Tensor, y: Tensor, scratch: Scratch, *, add: bool, rms_eps: float = 0
+    ) -> None:
+        self._source = source
+        self._held = (x, y, scratch)  # the job knows their addresses only
         self._job = Job(
             FIELDS,
-            levels=self._levels.data_ptr(),
-            scales=self._scales.data_ptr(),
-            eps=float_bits(rms_eps),
-            rows=rows,
-        )
-
-    def normed(self, x: Tensor, weight: Packed, gamma: Tensor, y: Tensor) -> None:
-        """y = RMSNorm(x) Wᵀ."""
-        self._job.set(gamma=gamma.data_ptr(), add=0)
-        self._run("normed", x, weight, y)
-
-    def add_plain(self, x: Tensor, weight: Packed, y: Tensor) -> None:
-        """y += x Wᵀ."""
-        self._job.set(add=1)
-        self._run("plain", x, weight, y)
-
-    def add_gated(self, x: Tensor, weight: Packed, y: Tensor) -> None:
-        """y += (SiLU(gate) up) Wᵀ, where a row of x is its gates, then its ups."""
-        self._job.set(add=1)
-        self._run("gated", x, weight, y)
-
-    def _run(self, source: str, x: Tensor, weight: Packed, y: Tensor) -> None:
-        self._job.set(
             x=x.data_ptr(),
             y=y.data_ptr(),
-            weights=weight.weights.data_ptr(),
-            blocks=weight.columns // BLOCK,
-            tiles=weight.outputs // TILE,
+            levels=scratch.levels.data_ptr(),
+            scales=scratch.scales.data_ptr(),
+            eps=float_bits(rms_eps),
+            rows=len(x),
             x_stride=x.stride(0),
             y_stride=y.stride(0),
+            add=int(add),
         )
-        self._job.run(compiled_products(weight.bits)[source])
+
+    def run(self, weight: Packed, gamma: int = 0) -> None:
+        """``gamma``: the address of a norm's weights, float32 [columns]."""
+        self._job.set(
+            weights=weight.address,
+            gamma=gamma,
+            blocks=weight.columns // BLOCK,
+            tiles=weight.outputs // TILE,
+        )
+        self._job.run(compiled_products(weight.bits)[self._source])

@@ -10,7 +10,7 @@ from foredraft.engine.model_config import ModelConfig
 from foredraft.engine.native.attending import Attending
 from foredraft.engine.native.packed import Packed
 from foredraft.engine.native.plan import NativePlan
-from foredraft.engine.native.products import Products
+from foredraft.engine.native.products import Product, Scratch
 from foredraft.engine.native.weights import NativeWeights
 from foredraft.engine.rotary import Rotary
 
@@ -30,26 +30,35 @@ class NativeTransformer:
         Args:
             tokens: int64 [rows].
         """
-        first, *_ = self._weights.layers
         x = self._weights.embedding.by_row(lambda part: part[tokens]).floats()
+        first, *_ = self._weights.layers
         qkv, gate_up = (torch.empty(len(x), w.outputs) for w in (first.qkv, first.gate_up))
-        turns = self._turns[torch.from_numpy(plan.positions)]
-        attending = Attending(self._config, plan, kv, turns, qkv)
-        products = Products(self._config.rms_eps, len(x), self._widest)
+        attending = Attending(self._config, plan, kv, self._turns_at(plan), qkv)
+        scratch, eps = Scratch(len(x), self._widest), self._config.rms_eps
+        to_qkv = Product("normed", x, qkv, scratch, add=False, rms_eps=eps)
+        from_heads = Product("plain", attending.out, x, scratch, add=True)
+        to_gates = Product("normed", x, gate_up, scratch, add=False, rms_eps=eps)
+        from_gates = Product("gated", gate_up, x, scratch, add=True)
         for number, layer in enumerate(self._weights.layers):
-            products.normed(x, layer.qkv, layer.input_norm, qkv)
-            products.add_plain(attending.run(number, layer), layer.out, x)
-            products.normed(x, layer.gate_up, layer.post_norm, gate_up)
-            products.add_gated(gate_up, layer.down, x)
+            to_qkv.run(layer.qkv, layer.input_norm.data_ptr())
+            attending.run(number, layer)
+            from_heads.run(layer.out)
+            to_gates.run(layer.gate_up, layer.post_norm.data_ptr())
+            from_gates.run(layer.down)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [rows, outputs of the head], of which the vocabulary are the first."""
-        head = self._weights.head
+        head, norm = self._weights.head, self._weights.last_norm
         logits = torch.empty(len(hidden), head.outputs)
-        products = Products(self._config.rms_eps, len(hidden), head.columns)
-        products.normed(hidden, head, self._weights.last_norm, logits)
+        scratch = Scratch(len(hidden), head.columns)
+        eps = self._config.rms_eps
+        product = Product("normed", hidden, logits, scratch, add=False, rms_eps=eps)
+        product.run(head, norm.data_ptr())
         return logits
+
+    def _turns_at(self, plan: NativePlan) -> Tensor:
+        return self._turns[torch.from_numpy(plan.positions)]
 
 
 def _turn_table(table: Tensor) -> Tensor:
