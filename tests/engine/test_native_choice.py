@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.tiny_models import make_tiny_llama
 
 from foredraft.config import EngineConfig, SettingError
 from foredraft.engine.model_config import BLOCK_FILE
@@ -53,6 +52,10 @@ def test_int8_elsewhere_is_refused(
 
 
 @pytest.mark.skipif(not choice.available(), reason="the kernels do not run here")
-def test_int8_is_a_runner_of_its_own(tmp_path: Path) -> None:
-    settings = EngineConfig(make_tiny_llama(tmp_path), dtype="int8", kv_memory_mib=1)
-    assert load_runner(settings).info.dtype == "int8"
+def test_both_lead_to_a_runner_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = "foredraft.engine.native.runner.NativeRunner.load"
+    monkeypatch.setattr(load, lambda settings: settings)
+    (tmp_path / BLOCK_FILE).touch()
+    for dtype in ("int8", "auto"):
+        settings = EngineConfig(tmp_path, dtype=dtype, device="cpu")
+        assert load_runner(settings) is settings
