@@ -26,7 +26,7 @@ SEGMENTS = 2  # pieces of ``index`` that a row's entries are: what all rows see,
 
 @cache
 def compiled_attention(head_dim: int, group: int) -> Compiled:
-    """"attend": a function of a job of `FIELDS`, for heads of ``head_dim`` numbers, a multiple of 8.
+    """``attend``: a function of a job of `FIELDS`; ``head_dim`` is a multiple of 8.
 
     q: float32 rows of kv_heads * group heads, ``q_stride`` numbers apart; out: likewise. memory:
     float32 planes of tokens, keys of all heads, then values, ``plane_stride`` numbers apart. index:
@@ -94,7 +94,7 @@ class _Item:
                 score = emit.build.fmul(emit.total(products), scale)
                 at = emit.add(emit.mul(self._capacity, query), place)
                 emit.store(score, self._scores, at)
-        count = emit.int(0)
+        count = emit.whole(0)
         for segment in range(SEGMENTS):
             count = emit.add(count, emit.load(I64, self._ranges, 2 * segment + 1))
         return count
@@ -133,8 +133,8 @@ class _Item:
     def _entries(self) -> Iterator[tuple[Value, Value]]:
         """Each entry's number and slot, in the order of positions."""
         emit = self._emit
-        index, place = emit.address("index"), emit.variable(emit.int(0))
-        with emit.loop(emit.int(SEGMENTS)) as segment:
+        index, place = emit.address("index"), emit.variable(emit.whole(0))
+        with emit.loop(emit.whole(SEGMENTS)) as segment:
             first = emit.load(I64, self._ranges, emit.mul(segment, 2))
             count = emit.load(I64, self._ranges, emit.add(emit.mul(segment, 2), 1))
             with emit.loop(count) as number:

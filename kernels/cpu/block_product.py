@@ -24,7 +24,19 @@ from kernels.cpu.block_rows import (
     normed_row,
     plain_row,
 )
-from kernels.cpu.emitter import F16, F32, FLOATS, I8, I16, I32, I64, INTS, LANES, Emitter, Value
+from kernels.cpu.emitter import (
+    F16,
+    F32,
+    FLOATS,
+    I8,
+    I16,
+    I32,
+    INTS,
+    LANES,
+    Emitter,
+    Value,
+    Variable,
+)
 from kernels.cpu.routine import Compiled, emit_parallel
 
 TILE = 2 * LANES  # outputs that a thread computes at once
@@ -75,7 +87,8 @@ def pack(levels: Tensor, scales: Tensor, least: Tensor | None) -> Tensor:
         body = ordered.reshape(tiles, blocks, -1).view(torch.uint8)
     else:
         four = ordered.reshape(tiles, blocks, _VECTORS, _STEPS // 4, 4, 2 * LANES).to(torch.int32)
-        words = four[..., 0, :] | four[..., 1, :] << 4 | four[..., 2, :] << 8 | four[..., 3, :] << 12
+        places = torch.tensor([0, 4, 8, 12], dtype=torch.int32)[:, None]
+        words = four.bitwise_left_shift(places).sum(dim=-2)
         body = words.to(torch.uint16).reshape(tiles, blocks, -1).view(torch.uint8)
     parts = [body] + [
         half.view(tiles, TILE, blocks).transpose(1, 2).contiguous().view(torch.uint8)
@@ -99,11 +112,11 @@ def _emit_work(module: ir.Module, bits: int) -> ir.Function:
     first, end = emit.share(emit.number("tiles"))
     rows = emit.number("rows")
     with emit.loop(end, start=first) as tile:
-        whole = emit.mul(emit.build.sdiv(rows, emit.int(_ROWS)), _ROWS)
+        whole = emit.mul(emit.build.sdiv(rows, emit.whole(_ROWS)), _ROWS)
         with emit.loop(whole, step=_ROWS) as row:
             _emit_tile(emit, bits, tile, row, _ROWS)
         for rest in range(1, _ROWS):
-            left = emit.build.icmp_signed("==", emit.build.sub(rows, whole), emit.int(rest))
+            left = emit.build.icmp_signed("==", emit.build.sub(rows, whole), emit.whole(rest))
             with emit.when(left):
                 _emit_tile(emit, bits, tile, whole, rest)
     return emit.finish()
@@ -176,10 +189,10 @@ def _emit_scales(emit: Emitter, bits: int, block: Value) -> tuple[list[Value], l
     return both[0], both[1] if bits == 4 else []
 
 
-def _emit_results(emit: Emitter, tile: Value, row: Value, sums: list[list]) -> None:
+def _emit_results(emit: Emitter, tile: Value, row: Value, sums: list[list[Variable]]) -> None:
     build = emit.build
     y, stride = emit.address("y"), emit.number("y_stride")
-    adds = build.icmp_signed("!=", emit.number("add"), emit.int(0))
+    adds = build.icmp_signed("!=", emit.number("add"), emit.whole(0))
     for number, totals in enumerate(sums):
         place = emit.add(emit.mul(emit.add(row, number), stride), emit.mul(tile, TILE))
         for vector, total in enumerate(totals):

@@ -107,7 +107,7 @@ class Emitter:
 
     # Integers
 
-    def int(self, value: int) -> Value:
+    def whole(self, value: int) -> Value:
         return ir.Constant(I64, value)
 
     def add(self, left: Value, right: Value | int) -> Value:

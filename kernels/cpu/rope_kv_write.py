@@ -1,12 +1,14 @@
 """Queries and keys turned by their positions, keys and values written to the paged memory.
 
-Of a row's heads, queries first, then keys, then values: a bias is added to all of them if there is
-one; queries and keys get x w / sqrt(mean(x²) + eps) if heads have norms; then each pair (2i, 2i + 1)
-of theirs is turned (Su et al. 2021): (a, b) to (a cos - b sin, b cos + a sin). All in float32.
+A row's heads are its queries, then its keys, then its values. A bias is added to all of them if
+there is one. Queries and keys become x w / sqrt(mean(x²) + eps) if heads have norms; then each
+pair (a, b) of their numbers 2i and 2i + 1 becomes (a cos - b sin, b cos + a sin) (Su et al. 2021).
+All in float32.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cache
 
 from llvmlite import ir
@@ -22,7 +24,7 @@ FIELDS = (
 
 @cache
 def compiled_write() -> Compiled:
-    """"write": a function of a job of `FIELDS`.
+    """``write``: a function of a job of `FIELDS`.
 
     qkv: float32 rows, ``row_stride`` numbers apart, changed in place. bias: one row, or 0. norms:
     float32 [heads + kv_heads, head_dim], or 0; eps: bits of a float32. turns: float32
@@ -88,8 +90,8 @@ def _emit_copy(emit: Emitter, row: Value, entries: Value) -> None:
             emit.store(emit.load(FLOATS, entry, column), place, column)
 
 
-def _if_given(emit: Emitter, field: str):
-    return emit.when(emit.build.icmp_signed("!=", emit.number(field), emit.int(0)))
+def _if_given(emit: Emitter, field: str) -> AbstractContextManager[None]:
+    return emit.when(emit.build.icmp_signed("!=", emit.number(field), emit.whole(0)))
 
 
 def _width(emit: Emitter, heads: Value) -> Value:

@@ -67,4 +67,3 @@ def emit_parallel(emit: Emitter, work: ir.Function) -> None:
     start = emit.external("GOMP_parallel", ir.VoidType(), POINTER, POINTER, I32, I32)
     as_wanted = ir.Constant(I32, 0)
     emit.call(start, work, emit.job, as_wanted, as_wanted)
-

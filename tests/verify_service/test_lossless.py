@@ -6,6 +6,7 @@ import random
 
 import pytest
 from support.drafters import always_wrong, half_right, prophet, wild
+from support.dtypes import TARGET_DTYPES
 from support.tiny_models import make_tiny_llama
 from support.verify_driver import Answer, Guesser, VerifyDriver, no_guesses
 
@@ -29,9 +30,7 @@ SAMPLED: list[dict[str, object]] = [
 ]
 
 
-@pytest.fixture(
-    scope="module", params=["float32", "auto", pytest.param("fp8", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=TARGET_DTYPES)
 def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     directory = make_tiny_llama(tmp_path_factory.mktemp("model"), vocab=VOCAB, context=512)
     return load_runner(EngineConfig(directory, dtype=request.param, threads=2, kv_memory_mib=16))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.drafters import half_right
+from support.dtypes import TARGET_DTYPES
 from support.tiny_models import make_tiny_llama
 from support.verify_driver import VerifyDriver
 
@@ -19,9 +20,7 @@ VOCAB, CONTEXT = 128, 512
 PROMPT = random.Random(7).choices(range(3, VOCAB), k=200)
 
 
-@pytest.fixture(
-    scope="module", params=["float32", "auto", pytest.param("fp8", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=TARGET_DTYPES)
 def runner(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.engine.attention_plan import SequenceRows
-from foredraft.engine.kv import BLOCK, physical_slots
+from foredraft.engine.kv import physical_slots
 
 
 @dataclass(frozen=True, slots=True)
