@@ -28,15 +28,6 @@ def convert_gguf(source: Path, destination: Path) -> None:
     _write_json(destination / "tokenizer_config.json", tokenizer_config(file))
     build_tokenizer(file).save(str(destination / "tokenizer.json"))
     _save(llama_weights(file), destination / "model.safetensors")
-    _save_blocks(file, destination)
-
-
-def convert_blocks(source: Path, destination: Path) -> None:
-    """Write of what `convert_gguf` writes the weights in blocks alone."""
-    _save_blocks(GgufFile(source), destination)
-
-
-def _save_blocks(file: GgufFile, destination: Path) -> None:
     blocks = llama_blocks(file)
     if blocks is not None:
         _save(blocks, destination / BLOCK_FILE)

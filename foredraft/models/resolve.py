@@ -5,17 +5,10 @@ from __future__ import annotations
 import importlib.util
 import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from foredraft.config import cache_directory
-from foredraft.engine.model_config import (
-    BLOCK_FILE,
-    UnsupportedModel,
-    has_blocks,
-    read_model_config,
-)
+from foredraft.engine.model_config import UnsupportedModel, read_model_config
 from foredraft.models.catalog import DRAFT_FILES, KNOWN_DRAFTS, KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError, fetch_gguf
 from foredraft.models.publish import publish
@@ -97,41 +90,21 @@ def _known_directory(model: KnownModel) -> Path:
         except OSError as error:  # no right to write, no room
             text = f"model {model.model_id} cannot be kept in {directory.parent}: {error}"
             raise ModelError(text) from error
-    elif not has_blocks(directory):
-        try:
-            _add_blocks(model, directory)
-        except (OSError, ModelError) as error:  # the model runs without them, not as fast
-            logger.warning("model %s stays without %s: %s", model.model_id, BLOCK_FILE, error)
     return directory
 
 
 def _convert_into(model: KnownModel, directory: Path) -> None:
     """Work beside ``directory`` and rename at the end, so that it is there whole or not at all."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with _fetched(model, directory.parent) as gguf_path:
-        from foredraft.models.convert import convert_gguf
+    _need(_CONVERSION_MODULES, f"model {model.model_id} must be converted once")
+    from foredraft.models.convert import convert_gguf
 
-        converted = gguf_path.with_name(model.model_id)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".fetch-") as scratch:
+        gguf_path = fetch_gguf(model, Path(scratch))
+        converted = Path(scratch) / model.model_id
         converted.mkdir()
         convert_gguf(gguf_path, converted)
         publish(converted, directory)
-
-
-def _add_blocks(model: KnownModel, directory: Path) -> None:
-    """Whoever has converted the model before such files were written gets one, too."""
-    with _fetched(model, directory.parent) as gguf_path:
-        from foredraft.models.convert import convert_blocks
-
-        convert_blocks(gguf_path, gguf_path.parent)
-        (gguf_path.parent / BLOCK_FILE).replace(directory / BLOCK_FILE)
-
-
-@contextmanager
-def _fetched(model: KnownModel, parent: Path) -> Iterator[Path]:
-    """The model's GGUF file, in a directory below ``parent`` that goes at the end."""
-    _need(_CONVERSION_MODULES, f"model {model.model_id} must be converted once")
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".fetch-") as scratch:
-        yield fetch_gguf(model, Path(scratch))
 
 
 def _need(modules: tuple[str, ...], work: str) -> None:

