@@ -13,13 +13,14 @@ from functools import cache
 
 from llvmlite import ir
 
+from kernels.cpu.compiled import Compiled
 from kernels.cpu.emitter import F32, FLOATS, I32, I64, LANES, Emitter, Value
 from kernels.cpu.exp import emit_exp
-from kernels.cpu.routine import Compiled, emit_parallel
+from kernels.cpu.team import PART_KINDS, emit_parts
 
 FIELDS = (
     "q", "q_stride", "memory", "plane_stride", "out", "out_stride", "scores", "capacity",
-    "index", "ranges", "rows", "kv_heads",
+    "index", "ranges", "rows", "kv_heads", "team",
 )  # fmt: skip
 SEGMENTS = 2  # pieces of ``index`` that a row's entries are: what all rows see, and its own
 
@@ -32,19 +33,17 @@ def compiled_attention(head_dim: int, group: int) -> Compiled:
     float32 planes of tokens, keys of all heads, then values, ``plane_stride`` numbers apart. index:
     int32 slots; ranges: int64 [rows, 2, 2], first place and number of two pieces of ``index``.
     scores: scratch for float32 [threads, group, capacity]; capacity: at least 8 more than the
-    entries that any row sees.
+    entries that any row sees. team: the address of who shares the work, in as many threads.
     """
     module = ir.Module("attention")
-    emit = Emitter(module, "work", FIELDS)
+    emit = Emitter(module, "work", FIELDS, PART_KINDS)
+    _, part, thread = emit.arguments
     kv_heads = emit.number("kv_heads")
-    first, end = emit.share(emit.mul(emit.number("rows"), kv_heads))
-    with emit.loop(end, start=first) as item:
-        row = emit.build.sdiv(item, kv_heads)
-        head = emit.build.srem(item, kv_heads)
-        _Item(emit, head_dim, group, row, head).attend()
+    row, head = emit.build.sdiv(part, kv_heads), emit.build.srem(part, kv_heads)
+    _Item(emit, head_dim, group, row, head, thread).attend()
     work = emit.finish()
     entry = Emitter(module, "attend", FIELDS)
-    emit_parallel(entry, work)
+    emit_parts(entry, work, entry.mul(entry.number("rows"), entry.number("kv_heads")))
     entry.finish()
     return Compiled(module)
 
@@ -52,7 +51,9 @@ def compiled_attention(head_dim: int, group: int) -> Compiled:
 class _Item:
     """The queries of one row that share keys and values."""
 
-    def __init__(self, emit: Emitter, head_dim: int, group: int, row: Value, head: Value) -> None:
+    def __init__(
+        self, emit: Emitter, head_dim: int, group: int, row: Value, head: Value, thread: Value
+    ) -> None:
         self._emit, self._width, self._group = emit, head_dim, group
         self._ranges = emit.at(emit.address("ranges"), emit.mul(row, 2 * SEGMENTS), I64)
         plane = emit.number("plane_stride")
@@ -68,7 +69,7 @@ class _Item:
             emit.address("out"), emit.add(emit.mul(row, emit.number("out_stride")), column), F32
         )
         self._capacity = emit.number("capacity")
-        mine = emit.mul(emit.thread(), emit.mul(self._capacity, group))
+        mine = emit.mul(thread, emit.mul(self._capacity, group))
         self._scores = emit.at(emit.address("scores"), mine, F32)
 
     def attend(self) -> None:

@@ -24,6 +24,7 @@ from kernels.cpu.block_rows import (
     normed_row,
     plain_row,
 )
+from kernels.cpu.compiled import Compiled
 from kernels.cpu.emitter import (
     F16,
     F32,
@@ -37,15 +38,16 @@ from kernels.cpu.emitter import (
     Value,
     Variable,
 )
-from kernels.cpu.routine import Compiled, emit_parallel
+from kernels.cpu.team import PART_KINDS, emit_parts
 
 TILE = 2 * LANES  # outputs that a thread computes at once
 FIELDS = (
     "x", "y", "weights", "levels", "scales", "gamma", "eps",
-    "rows", "blocks", "tiles", "x_stride", "y_stride", "add",
+    "rows", "blocks", "tiles", "x_stride", "y_stride", "add", "team",
 )  # fmt: skip
 SOURCES: dict[str, RowSource] = {"plain": plain_row, "normed": normed_row, "gated": gated_row}
 
+_PARTS = 16  # of a product's outputs: more cost more exchanges, fewer leave threads waiting
 _ROWS = 4  # at once: sums and weights of more would not fit the registers
 _VECTORS = TILE // LANES
 _PAIRS = ir.VectorType(I16, 2 * LANES)  # two columns of eight outputs
@@ -59,14 +61,15 @@ def compiled_products(bits: int) -> Compiled:
     x: float32 rows, ``x_stride`` numbers apart; y: float32 rows of 16 * ``tiles`` numbers,
     ``y_stride`` apart, which the results are added to where ``add`` is not 0. weights: what
     `pack` made. levels, scales: scratch for int16 [rows, columns] and float32 [rows, blocks, 2].
-    gamma, eps (bits of a float32): of "normed" rows. "gated" rows have twice the columns.
+    gamma, eps (bits of a float32): of "normed" rows. "gated" rows have twice the columns. team: the
+    address of who shares the work.
     """
     module = ir.Module(f"block_product_{bits}")
     work = _emit_work(module, bits)
     for name, source in SOURCES.items():
         emit = Emitter(module, name, FIELDS)
         emit_block_rows(emit, source)
-        emit_parallel(emit, work)
+        emit_parts(emit, work, _parts(emit))
         emit.finish()
     return Compiled(module)
 
@@ -107,10 +110,12 @@ def reference(x: Tensor, levels: Tensor, scales: Tensor, least: Tensor | None) -
 
 
 def _emit_work(module: ir.Module, bits: int) -> ir.Function:
-    """A thread's share of the tiles, for all rows."""
-    emit = Emitter(module, "work", FIELDS)
-    first, end = emit.share(emit.number("tiles"))
-    rows = emit.number("rows")
+    """A part of the tiles, for all rows."""
+    emit = Emitter(module, "work", FIELDS, PART_KINDS)
+    _, part, _ = emit.arguments
+    tiles, parts, rows = emit.number("tiles"), _parts(emit), emit.number("rows")
+    first = emit.build.sdiv(emit.mul(tiles, part), parts)
+    end = emit.build.sdiv(emit.mul(tiles, emit.add(part, 1)), parts)
     with emit.loop(end, start=first) as tile:
         whole = emit.mul(emit.build.sdiv(rows, emit.whole(_ROWS)), _ROWS)
         with emit.loop(whole, step=_ROWS) as row:
@@ -120,6 +125,10 @@ def _emit_work(module: ir.Module, bits: int) -> ir.Function:
             with emit.when(left):
                 _emit_tile(emit, bits, tile, whole, rest)
     return emit.finish()
+
+
+def _parts(emit: Emitter) -> Value:
+    return emit.least(emit.number("tiles"), emit.whole(_PARTS))
 
 
 def _emit_tile(emit: Emitter, bits: int, tile: Value, row: Value, rows: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,17 +20,23 @@ Value = Any  # an ir.Value: llvmlite has no types
 
 
 class Emitter:
-    """One function ``void name(int64 *job)``; ``job`` holds numbers and addresses.
+    """One function without a result; the first argument of most is a job.
 
-    What is emitted is computed as it is written: no operation is reordered, none but ``fma``
-    contracted.
+    A job is an array of int64, numbers and addresses, that ``fields`` are the names of. What is
+    emitted is computed as it is written: no operation is reordered, none but ``fma`` contracted.
     """
 
-    def __init__(self, module: ir.Module, name: str, fields: Sequence[str]) -> None:
+    def __init__(
+        self,
+        module: ir.Module,
+        name: str,
+        fields: Sequence[str] = (),
+        kinds: Sequence[Any] = (POINTER,),
+    ) -> None:
         self.module = module
-        kind = ir.FunctionType(ir.VoidType(), [POINTER])
-        self.function = ir.Function(module, kind, name)
-        self.job = self.function.args[0]
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
+        self.arguments = self.function.args
+        self.job = self.arguments[0]
         entry = self.function.append_basic_block("entry")
         self._variables = ir.IRBuilder(entry)
         self._body = self.function.append_basic_block("body")
@@ -93,6 +99,22 @@ class Emitter:
         self.build.position_at_end(after)
 
     @contextmanager
+    def forever(self) -> Iterator[Callable[[Value], None]]:
+        """A loop that ends where what it yields is called with a condition that is true."""
+        body, after = (self.function.append_basic_block() for _ in range(2))
+        self.build.branch(body)
+        self.build.position_at_end(body)
+
+        def leave(condition: Value) -> None:
+            go_on = self.function.append_basic_block()
+            self.build.cbranch(condition, after, go_on)
+            self.build.position_at_end(go_on)
+
+        yield leave
+        self.build.branch(body)
+        self.build.position_at_end(after)
+
+    @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
         with self.build.if_then(condition):
             yield
@@ -118,18 +140,6 @@ class Emitter:
 
     def least(self, left: Value, right: Value) -> Value:
         return self.build.select(self.build.icmp_signed("<", left, right), left, right)
-
-    def share(self, count: Value) -> tuple[Value, Value]:
-        """First and end of the part of ``count`` things that is this thread's."""
-        number = self.external("omp_get_thread_num", I32)
-        threads = self.external("omp_get_num_threads", I32)
-        mine, all_of = (self.build.sext(self.call(f), I64) for f in (number, threads))
-        first = self.build.sdiv(self.mul(count, mine), all_of)
-        end = self.build.sdiv(self.mul(count, self.add(mine, 1)), all_of)
-        return first, end
-
-    def thread(self) -> Value:
-        return self.build.sext(self.call(self.external("omp_get_thread_num", I32)), I64)
 
     # Floats
 

@@ -13,8 +13,8 @@ from functools import cache
 
 from llvmlite import ir
 
+from kernels.cpu.compiled import Compiled
 from kernels.cpu.emitter import F32, FLOATS, I64, LANES, Emitter, Value
-from kernels.cpu.routine import Compiled
 
 FIELDS = (
     "qkv", "row_stride", "bias", "norms", "eps", "turns", "slots", "memory", "plane_stride",

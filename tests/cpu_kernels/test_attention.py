@@ -8,9 +8,11 @@ from torch import Tensor
 
 from kernels.cpu import attention, rope_kv_write
 from kernels.cpu.emitter import LANES
-from kernels.cpu.routine import Job, float_bits
+from kernels.cpu.job import Job, float_bits
+from kernels.cpu.team import Team
 
 EPS = 1e-5
+TEAM = Team(2)
 SLOTS = 400
 SHAPES = [(64, 3, 3), (128, 2, 4), (64, 1, 1), (16, 2, 7), (8, 1, 2)]  # head_dim, kv_heads, group
 LENGTHS = (1, 7, 8, 9, 31, 64, 100, 257, 333)
@@ -120,7 +122,7 @@ def attend(q: Tensor, memory: Tensor, slots: list[Tensor], shape: tuple[int, int
     """[rows, heads * head_dim]; a row's last entries are its own piece, before all others'."""
     width, kv_heads, group = shape
     capacity = max(map(len, slots)) + LANES
-    scores = torch.empty(torch.get_num_threads(), group, capacity)
+    scores = torch.empty(TEAM.threads, group, capacity)
     out = torch.empty(len(q), kv_heads * group * width)
     index, ranges = [], []
     end = 0
@@ -145,6 +147,7 @@ def attend(q: Tensor, memory: Tensor, slots: list[Tensor], shape: tuple[int, int
         ranges=pieces.data_ptr(),
         rows=len(q),
         kv_heads=kv_heads,
+        team=TEAM.address,
     )
     job.run(attention.compiled_attention(width, group)["attend"])
     return out

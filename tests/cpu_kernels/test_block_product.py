@@ -9,9 +9,11 @@ from torch.nn import functional
 
 from kernels.cpu.block_product import FIELDS, TILE, compiled_products, pack, reference
 from kernels.cpu.block_rows import BLOCK
-from kernels.cpu.routine import Job, float_bits
+from kernels.cpu.job import Job, float_bits
+from kernels.cpu.team import Team
 
 EPS = 1e-5
+TEAM = Team(2)
 ROWS = 13
 SHAPES = [(16, 32), (48, 64), (112, 96), (192, 1536)]  # outputs, columns
 
@@ -53,6 +55,7 @@ def run(
         x_stride=x.stride(0),
         y_stride=result.stride(0),
         add=int(y is not None),
+        team=TEAM.address,
     )
     job.run(compiled_products(8 if least is None else 4)[source])
     return result[:, :outputs]

@@ -12,7 +12,8 @@ from foredraft.engine.native.plan import NativePlan
 from foredraft.engine.native.weights import NativeLayer
 from kernels.cpu import attention, rope_kv_write
 from kernels.cpu.emitter import LANES
-from kernels.cpu.routine import Job, float_bits
+from kernels.cpu.job import Job, float_bits
+from kernels.cpu.team import Team
 
 
 class Attending:
@@ -22,7 +23,13 @@ class Attending:
     """
 
     def __init__(
-        self, config: ModelConfig, plan: NativePlan, kv: PagedKV, turns: Tensor, qkv: Tensor
+        self,
+        config: ModelConfig,
+        plan: NativePlan,
+        kv: PagedKV,
+        turns: Tensor,
+        qkv: Tensor,
+        team: Team,
     ) -> None:
         """``turns``: float32 [rows, 2, head_dim]; ``qkv``: [rows, ..], in which layers begin."""
         self._layers = kv.token_rows
@@ -32,9 +39,17 @@ class Attending:
             attention.compiled_attention(config.head_dim, config.group)["attend"],
         )
         capacity = plan.longest + LANES
-        scores = torch.empty(torch.get_num_threads(), config.group, capacity)
+        scores = torch.empty(team.threads, config.group, capacity)
         slots, index, ranges = map(torch.from_numpy, (plan.slots, plan.index, plan.ranges))
-        self._held = (turns, qkv, scores, slots, index, ranges)  # jobs know their addresses only
+        self._held = (
+            turns,
+            qkv,
+            team,
+            scores,
+            slots,
+            index,
+            ranges,
+        )  # jobs know their addresses only
         both = {
             "plane_stride": kv.blocks * BLOCK * config.head_dim,
             "rows": plan.rows,
@@ -61,6 +76,7 @@ class Attending:
             capacity=capacity,
             index=index.data_ptr(),
             ranges=ranges.data_ptr(),
+            team=team.address,
             **both,
         )
 

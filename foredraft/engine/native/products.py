@@ -8,14 +8,16 @@ from torch import Tensor
 from foredraft.engine.native.packed import Packed
 from kernels.cpu.block_product import FIELDS, TILE, compiled_products
 from kernels.cpu.block_rows import BLOCK
-from kernels.cpu.routine import Job, float_bits
+from kernels.cpu.job import Job, float_bits
+from kernels.cpu.team import Team
 
 
 class Scratch:
-    """Where rows stand in 16 bits while a product reads them."""
+    """What the products of a step share: who computes them, and rows in 16 bits."""
 
-    def __init__(self, rows: int, columns: int) -> None:
+    def __init__(self, team: Team, rows: int, columns: int) -> None:
         """For as many rows, of at most ``columns`` numbers."""
+        self.team = team
         self.levels = torch.empty(rows, columns, dtype=torch.int16)
         self.scales = torch.empty(rows, columns // BLOCK, 2)
 
@@ -43,6 +45,7 @@ class Product:
             x_stride=x.stride(0),
             y_stride=y.stride(0),
             add=int(add),
+            team=scratch.team.address,
         )
 
     def run(self, weight: Packed, gamma: int = 0) -> None:

@@ -19,6 +19,7 @@ from foredraft.engine.native.transformer import NativeTransformer
 from foredraft.engine.native.weights import read_native
 from foredraft.wire.messages import ModelInfo
 from kernels.cpu.emitter import LANES
+from kernels.cpu.team import Team
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,9 @@ class NativeRunner:
         config = read_model_config(settings.model)
         if config.head_dim % LANES:
             raise UnsupportedModel(f"head_dim must be a multiple of {LANES}, not {config.head_dim}")
+        team = Team(torch.get_num_threads())
         info = read_model_info(settings.model, config, "int8")
-        model = NativeTransformer(config, read_native(settings.model, config, Packed.of))
+        model = NativeTransformer(config, read_native(settings.model, config, Packed.of), team)
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, torch.float32)
         kv = PagedKV(config, blocks, torch.float32, torch.device("cpu"))
         log.info("model %s on the processor in int8: %d KV blocks", info.model_id, blocks)

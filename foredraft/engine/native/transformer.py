@@ -13,14 +13,16 @@ from foredraft.engine.native.plan import NativePlan
 from foredraft.engine.native.products import Product, Scratch
 from foredraft.engine.native.weights import NativeWeights
 from foredraft.engine.rotary import Rotary
+from kernels.cpu.team import Team
 
 
 class NativeTransformer:
     """One model; a row's result is the same in any company. All activations are float32."""
 
-    def __init__(self, config: ModelConfig, weights: NativeWeights[Packed]) -> None:
+    def __init__(self, config: ModelConfig, weights: NativeWeights[Packed], team: Team) -> None:
         self._config = config
         self._weights = weights
+        self._team = team
         self._turns = _turn_table(Rotary(config, torch.device("cpu")).table)
         self._widest = max(config.hidden, config.intermediate, config.heads * config.head_dim)
 
@@ -33,8 +35,8 @@ class NativeTransformer:
         x = self._weights.embedding.by_row(lambda part: part[tokens]).floats()
         first, *_ = self._weights.layers
         qkv, gate_up = (torch.empty(len(x), w.outputs) for w in (first.qkv, first.gate_up))
-        attending = Attending(self._config, plan, kv, self._turns_at(plan), qkv)
-        scratch, eps = Scratch(len(x), self._widest), self._config.rms_eps
+        attending = Attending(self._config, plan, kv, self._turns_at(plan), qkv, self._team)
+        scratch, eps = Scratch(self._team, len(x), self._widest), self._config.rms_eps
         to_qkv = Product("normed", x, qkv, scratch, add=False, rms_eps=eps)
         from_heads = Product("plain", attending.out, x, scratch, add=True)
         to_gates = Product("normed", x, gate_up, scratch, add=False, rms_eps=eps)
@@ -51,7 +53,7 @@ class NativeTransformer:
         """float32 [rows, outputs of the head], of which the vocabulary are the first."""
         head, norm = self._weights.head, self._weights.last_norm
         logits = torch.empty(len(hidden), head.outputs)
-        scratch = Scratch(len(hidden), head.columns)
+        scratch = Scratch(self._team, len(hidden), head.columns)
         eps = self._config.rms_eps
         product = Product("normed", hidden, logits, scratch, add=False, rms_eps=eps)
         product.run(head, norm.data_ptr())
