@@ -50,6 +50,8 @@ SOURCES: dict[str, RowSource] = {"plain": plain_row, "normed": normed_row, "gate
 _PARTS = 16  # of a product's outputs: more cost more exchanges, fewer leave threads waiting
 _ROWS = 4  # at once: sums and weights of more would not fit the registers
 _VECTORS = TILE // LANES
+# Bytes: the processor looks ahead by itself, but neither so far nor beyond a page.
+_AHEAD, _LINE = 8192, 64
 _PAIRS = ir.VectorType(I16, 2 * LANES)  # two columns of eight outputs
 _STEPS = BLOCK // 2
 
@@ -140,6 +142,8 @@ def _emit_tile(emit: Emitter, bits: int, tile: Value, row: Value, rows: int) -> 
     sums = [[emit.variable(emit.floats(0.0)) for _ in range(_VECTORS)] for _ in range(rows)]
     with emit.loop(blocks) as block:
         here = emit.at(weights, emit.mul(block, size))
+        for line in range(0, size, _LINE):
+            emit.prefetch(here, _AHEAD + line)
         exact = _emit_integers(emit, bits, here, [_at_block(emit, x, block) for x in levels])
         steps, least = _emit_scales(emit, bits, here)
         for number in range(rows):

@@ -76,6 +76,13 @@ class Emitter:
         element = _element(value.type)
         self.build.store(value, self.at(base, index, element), align=_size(element))
 
+    def prefetch(self, base: Value, index: int) -> None:
+        """Ask for the byte there; it need not exist."""
+        name, kinds = "llvm.prefetch.p0", (POINTER, I32, I32, I32)
+        function = self.external(name, ir.VoidType(), *kinds)
+        to_read, near, data = (ir.Constant(I32, value) for value in (0, 3, 1))
+        self.call(function, self.at(base, index), to_read, near, data)
+
     def variable(self, initial: Value) -> Variable:
         """What a loop changes; it lives in a register where there is one."""
         return Variable(self, self._variables.alloca(initial.type), initial)
