@@ -17,8 +17,8 @@ from kernels.cpu.compiled import Compiled
 from kernels.cpu.emitter import F32, FLOATS, I64, LANES, Emitter, Value
 
 FIELDS = (
-    "qkv", "row_stride", "bias", "norms", "eps", "turns", "slots", "memory", "plane_stride",
-    "rows", "heads", "kv_heads", "head_dim",
+    "qkv", "row_stride", "bias", "norms", "eps", "turns", "positions", "slots", "memory",
+    "plane_stride", "rows", "heads", "kv_heads", "head_dim",
 )  # fmt: skip
 
 
@@ -28,9 +28,9 @@ def compiled_write() -> Compiled:
 
     qkv: float32 rows, ``row_stride`` numbers apart, changed in place. bias: one row, or 0. norms:
     float32 [heads + kv_heads, head_dim], or 0; eps: bits of a float32. turns: float32
-    [rows, 2, head_dim], every cosine twice, then every sine twice, the first of two negative.
-    slots: int64 [rows]. memory: float32 [2 * kv_heads] planes of tokens, ``plane_stride`` numbers
-    apart. head_dim: a multiple of 8.
+    [context, 2, head_dim], every cosine twice, then every sine twice, the first of two negative.
+    positions, slots: int64 [rows]. memory: float32 [2 * kv_heads] planes of tokens,
+    ``plane_stride`` numbers apart. head_dim: a multiple of 8.
     """
     emit = Emitter(ir.Module("rope_kv_write"), "write", FIELDS)
     heads, kv_heads = emit.number("heads"), emit.number("kv_heads")
@@ -55,7 +55,8 @@ def _emit_turn(emit: Emitter, row: Value, head: Value, x: Value) -> None:
     build, width = emit.build, emit.number("head_dim")
     with _if_given(emit, "norms"):
         _emit_norm(emit, x, emit.at(emit.address("norms"), emit.mul(head, width), F32))
-    cosines = emit.at(emit.address("turns"), emit.mul(row, emit.mul(width, 2)), F32)
+    position = emit.load(I64, emit.address("positions"), row)
+    cosines = emit.at(emit.address("turns"), emit.mul(position, emit.mul(width, 2)), F32)
     sines = emit.at(cosines, width, F32)
     with emit.loop(width, step=LANES) as column:
         pairs = emit.load(FLOATS, x, column)

@@ -65,7 +65,8 @@ def write(
 ) -> None:
     sines = angles.sin().repeat_interleave(2, 1)
     sines[:, ::2].neg_()
-    turns = torch.stack((angles.cos().repeat_interleave(2, 1), sines), 1)
+    turns = torch.stack((angles.cos().repeat_interleave(2, 1), sines), 1).flip(0)
+    positions = torch.arange(len(qkv)).flip(0)
     job = Job(
         rope_kv_write.FIELDS,
         qkv=qkv.data_ptr(),
@@ -74,6 +75,7 @@ def write(
         norms=0 if norms is None else norms.data_ptr(),
         eps=float_bits(EPS),
         turns=turns.data_ptr(),
+        positions=positions.data_ptr(),
         slots=slots.data_ptr(),
         memory=memory.data_ptr(),
         plane_stride=memory.stride(0),

@@ -37,9 +37,7 @@ def counting() -> Compiled:
 def count(team: Team, parts: int, times: int) -> tuple[np.ndarray, set[int]]:
     """How often each part was done, and by which threads."""
     counts, by = np.zeros(max(parts, 1), np.int64), np.zeros(max(parts, 1), np.int64)
-    job = Job(
-        FIELDS, counts=counts.ctypes.data, by=by.ctypes.data, parts=parts, team=team.address
-    )
+    job = Job(FIELDS, counts=counts.ctypes.data, by=by.ctypes.data, parts=parts, team=team.address)
     seen: set[int] = set()
     for _ in range(times):
         job.run(counting()["count"])

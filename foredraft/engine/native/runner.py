@@ -11,14 +11,13 @@ from torch import Tensor
 from foredraft.config import EngineConfig
 from foredraft.engine.attention_plan import SequenceRows
 from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, moved_slots
-from foredraft.engine.model_config import UnsupportedModel, read_model_config
+from foredraft.engine.model_config import read_model_config
 from foredraft.engine.model_info import read_model_info
 from foredraft.engine.native.packed import Packed
 from foredraft.engine.native.plan import NativePlan, plan_prefill, plan_step
 from foredraft.engine.native.transformer import NativeTransformer
 from foredraft.engine.native.weights import read_native
 from foredraft.wire.messages import ModelInfo
-from kernels.cpu.emitter import LANES
 from kernels.cpu.team import Team
 
 log = logging.getLogger(__name__)
@@ -45,13 +44,11 @@ class NativeRunner:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         config = read_model_config(settings.model)
-        if config.head_dim % LANES:
-            raise UnsupportedModel(f"head_dim must be a multiple of {LANES}, not {config.head_dim}")
-        team = Team(torch.get_num_threads())
         info = read_model_info(settings.model, config, "int8")
-        model = NativeTransformer(config, read_native(settings.model, config, Packed.of), team)
+        weights = read_native(settings.model, config, Packed.of)
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, torch.float32)
         kv = PagedKV(config, blocks, torch.float32, torch.device("cpu"))
+        model = NativeTransformer(config, weights, kv.slot_rows, Team(torch.get_num_threads()))
         log.info("model %s on the processor in int8: %d KV blocks", info.model_id, blocks)
         return cls(model, kv, info)
 
@@ -62,12 +59,12 @@ class NativeRunner:
     @torch.inference_mode()
     def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
         """Write the KV of one chunk of prompt, positions start..start+len(tokens)-1."""
-        self._hidden(tokens, plan_prefill(blocks, start, len(tokens)))
+        self._model.write(tokens, plan_prefill(blocks, start, len(tokens)))
 
     @torch.inference_mode()
     def prefill_scored(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
         """`prefill`, with the same bits; returns logits of the rows as `forward` does."""
-        return self._logits(self._hidden(tokens, plan_prefill(blocks, start, len(tokens))))
+        return self._logits(tokens, plan_prefill(blocks, start, len(tokens)))
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[SequenceRows]) -> Tensor:
@@ -77,7 +74,7 @@ class NativeRunner:
             Logits over the real vocabulary, float32 [rows, vocab], in the order of the rows.
         """
         tokens = [token for rows in batch for token in rows.tokens]
-        return self._logits(self._hidden(tokens, plan_step(batch)))
+        return self._logits(tokens, plan_step(batch))
 
     @torch.inference_mode()
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
@@ -89,8 +86,5 @@ class NativeRunner:
         """Zero blocks whose values may not be finite, before they are freed."""
         self._memory.scrub(blocks)
 
-    def _hidden(self, tokens: Sequence[int], plan: NativePlan) -> Tensor:
-        return self._model.hidden(torch.tensor(tokens, dtype=torch.int64), plan, self._memory)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self._model.logits(hidden)[:, : self.info.vocab_size]
+    def _logits(self, tokens: Sequence[int], plan: NativePlan) -> Tensor:
+        return self._model.logits(self._model.hidden(tokens, plan))[:, : self.info.vocab_size]

@@ -2,65 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from foredraft.engine.kv import PagedKV
 from foredraft.engine.model_config import ModelConfig
-from foredraft.engine.native.attending import Attending
 from foredraft.engine.native.packed import Packed
 from foredraft.engine.native.plan import NativePlan
-from foredraft.engine.native.products import Product, Scratch
+from foredraft.engine.native.routines import Routines
 from foredraft.engine.native.weights import NativeWeights
 from foredraft.engine.rotary import Rotary
 from kernels.cpu.team import Team
+
+_ROWS = 64  # that there is room for at first
 
 
 class NativeTransformer:
     """One model; a row's result is the same in any company. All activations are float32."""
 
-    def __init__(self, config: ModelConfig, weights: NativeWeights[Packed], team: Team) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: NativeWeights[Packed],
+        memory: Sequence[Tensor],
+        team: Team,
+    ) -> None:
+        """``memory``: of every layer keys and values, float32 [2, kv_heads, slots, head_dim]."""
         self._config = config
         self._weights = weights
+        self._memory = memory
         self._team = team
         self._turns = _turn_table(Rotary(config, torch.device("cpu")).table)
-        self._widest = max(config.hidden, config.intermediate, config.heads * config.head_dim)
+        self._routines = self._with_room(_ROWS)
 
-    def hidden(self, tokens: Tensor, plan: NativePlan, kv: PagedKV) -> Tensor:
-        """Run rows through all layers and write their KV: float32 [rows, hidden].
+    def hidden(self, tokens: Sequence[int], plan: NativePlan) -> Tensor:
+        """Run rows through all layers and write their KV.
 
-        Args:
-            tokens: int64 [rows].
+        Returns:
+            float32 [rows, hidden], until the next pass.
         """
-        x = self._weights.embedding.by_row(lambda part: part[tokens]).floats()
-        first, *_ = self._weights.layers
-        qkv, gate_up = (torch.empty(len(x), w.outputs) for w in (first.qkv, first.gate_up))
-        attending = Attending(self._config, plan, kv, self._turns_at(plan), qkv, self._team)
-        scratch, eps = Scratch(self._team, len(x), self._widest), self._config.rms_eps
-        to_qkv = Product("normed", x, qkv, scratch, add=False, rms_eps=eps)
-        from_heads = Product("plain", attending.out, x, scratch, add=True)
-        to_gates = Product("normed", x, gate_up, scratch, add=False, rms_eps=eps)
-        from_gates = Product("gated", gate_up, x, scratch, add=True)
-        for number, layer in enumerate(self._weights.layers):
-            to_qkv.run(layer.qkv, layer.input_norm.data_ptr())
-            attending.run(number, layer)
-            from_heads.run(layer.out)
-            to_gates.run(layer.gate_up, layer.post_norm.data_ptr())
-            from_gates.run(layer.down)
-        return x
+        self._run(tokens, plan, entries_only=False)
+        return self._routines.x[: plan.rows]
+
+    def write(self, tokens: Sequence[int], plan: NativePlan) -> None:
+        """`hidden` for the KV alone: the last layer ends there."""
+        self._run(tokens, plan, entries_only=True)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [rows, outputs of the head], of which the vocabulary are the first."""
-        head, norm = self._weights.head, self._weights.last_norm
-        logits = torch.empty(len(hidden), head.outputs)
-        scratch = Scratch(self._team, len(hidden), head.columns)
-        eps = self._config.rms_eps
-        product = Product("normed", hidden, logits, scratch, add=False, rms_eps=eps)
-        product.run(head, norm.data_ptr())
-        return logits
+        return self._routines.logits(hidden)
 
-    def _turns_at(self, plan: NativePlan) -> Tensor:
-        return self._turns[torch.from_numpy(plan.positions)]
+    def _run(self, tokens: Sequence[int], plan: NativePlan, *, entries_only: bool) -> None:
+        known, context = self._weights.embedding.shape[0], len(self._turns)
+        if min(tokens) < 0 or max(tokens) >= known or plan.positions.max() >= context:
+            raise IndexError(f"tokens must be below {known}, positions below {context}")
+        if plan.rows > self._routines.rows:
+            self._routines = self._with_room(plan.rows)
+        self._routines.run(torch.tensor(tokens), plan, entries_only=entries_only)
+
+    def _with_room(self, rows: int) -> Routines:
+        return Routines(self._config, self._weights, self._turns, self._memory, self._team, rows)
 
 
 def _turn_table(table: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from foredraft.engine.model_config import ModelConfig, UnsupportedModel, has_blocks
 from foredraft.engine.native.block_file import BlockFile
 from foredraft.engine.native.blocks import BLOCK, Blocks
+from foredraft.engine.output_ids import OutputIds
 from foredraft.engine.weights import (
     EMBEDDING,
     HEAD,
@@ -24,6 +25,7 @@ from foredraft.engine.weights import (
     opened_weights,
 )
 
+_LANES = 8  # numbers of a head that are computed together
 Held = TypeVar("Held")  # a matrix as the kernels hold it
 
 
@@ -52,7 +54,7 @@ class NativeLayer(Generic[Held]):
 class NativeWeights(Generic[Held]):
     """All of a model.
 
-    embedding: a row per token. last_norm: float32 [hidden]. head: of as many rows.
+    embedding: a row per token. last_norm: float32 [hidden]. head: a row per logit.
     """
 
     layers: tuple[NativeLayer[Held], ...]
@@ -62,7 +64,10 @@ class NativeWeights(Generic[Held]):
 
 
 def read_native(
-    directory: Path, config: ModelConfig, make_linear: Callable[[Blocks], Held]
+    directory: Path,
+    config: ModelConfig,
+    make_linear: Callable[[Blocks], Held],
+    output: OutputIds | None = None,
 ) -> NativeWeights[Held]:
     """Read a model, a matrix at a time.
 
@@ -70,6 +75,7 @@ def read_native(
 
     Args:
         make_linear: what becomes of each matrix.
+        output: the rows that the head has, if not all.
 
     Raises:
         UnsupportedModel: the weights are not those of ``config``, or no blocks hold them, or the
@@ -81,25 +87,29 @@ def read_native(
         blocks = BlockFile(directory, stack) if has_blocks(directory) else None
         make = _Maker(read, blocks, config, make_linear)
         embedding = make.blocks(EMBEDDING)
+        head = embedding if config.tied else make.blocks(HEAD)
+        if output is not None:
+            head = head.by_row(lambda part: part[output.ids])
         return NativeWeights(
             layers=tuple(make.layer(f"model.layers.{i}") for i in range(config.layers)),
             embedding=embedding,
             last_norm=make.vector(LAST_NORM),
-            head=make_linear(embedding if config.tied else make.blocks(HEAD)),
+            head=make_linear(head),
         )
 
 
 def check_columns(config: ModelConfig) -> None:
-    """Raises UnsupportedModel if a linear layer's inputs are not whole blocks."""
+    """Raises UnsupportedModel if inputs of linear layers, or heads, are not what kernels take."""
     inputs = {
         "hidden_size": config.hidden,
         "intermediate_size": config.intermediate,
         "num_attention_heads * head_dim": config.heads * config.head_dim,
     }
-    for name, count in inputs.items():
-        if count % BLOCK:
+    wholes = {name: (count, BLOCK) for name, count in inputs.items()}
+    for name, (count, whole) in (wholes | {"head_dim": (config.head_dim, _LANES)}).items():
+        if count % whole:
             raise UnsupportedModel(
-                f"config.json: {name} must be a multiple of {BLOCK} with dtype int8, not {count}"
+                f"config.json: {name} must be a multiple of {whole} with dtype int8, not {count}"
             )
 
 
