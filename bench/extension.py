@@ -26,8 +26,8 @@ from bench.random_draft import make_random_draft
 from bench.report import check_output, write_report
 from bench.values import several
 from draft_service.drafter import Drafter
-from draft_service.engine.draft_engine import Extension, Guesses
-from draft_service.engine.lean import LeanEngine
+from draft_service.engine.draft_engine import Extension, Guesses, ModelEngine
+from draft_service.engine.load import load_model_engine
 from draft_service.identity import mismatch, read_target
 from draft_service.model_drafter import ModelDrafter
 from foredraft.cli.faults import CommandError
@@ -105,13 +105,13 @@ def _directory(args: argparse.Namespace, target: Path, draft: Path | None) -> It
         yield make_random_draft(target, Path(made), args.layers, args.output_ids)
 
 
-def _load(args: argparse.Namespace, draft: Path, target: ModelInfo) -> LeanEngine:
-    engine = LeanEngine.load(EngineConfig(draft, dtype=args.dtype, device=args.device), target)
+def _load(args: argparse.Namespace, draft: Path, target: ModelInfo) -> ModelEngine:
+    engine = load_model_engine(EngineConfig(draft, dtype=args.dtype, device=args.device), target)
     engine.warm_up()
     return engine
 
 
-def _check_room(args: argparse.Namespace, engine: LeanEngine) -> None:
+def _check_room(args: argparse.Namespace, engine: ModelEngine) -> None:
     most = engine.info.context_length - args.rounds - _WARM_UP - 2
     if args.context > most:
         raise InvalidField("--context", f"at most {most}, as the draft's context and --rounds say")
@@ -120,7 +120,7 @@ def _check_room(args: argparse.Namespace, engine: LeanEngine) -> None:
 class _TimedEngine:
     """Notes how long the last extension took, and what it was."""
 
-    def __init__(self, engine: LeanEngine) -> None:
+    def __init__(self, engine: ModelEngine) -> None:
         self._engine = engine
         self.batch: Sequence[Extension] = ()
         self.milliseconds = 0.0
@@ -137,7 +137,7 @@ class _TimedEngine:
 
 
 def _measure(
-    args: argparse.Namespace, engine: LeanEngine, target: ModelInfo, count: int
+    args: argparse.Namespace, engine: ModelEngine, target: ModelInfo, count: int
 ) -> dict[str, Any]:
     """Medians and the least over all rounds, in milliseconds, for so many sequences."""
     timed, source = _TimedEngine(engine), random.Random(0)

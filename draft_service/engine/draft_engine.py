@@ -73,3 +73,10 @@ class DraftEngine(Protocol):
 
     def relocate(self, old: Sequence[int], new: Sequence[int]) -> None:
         """Copy all entries of ``old`` to the beginning of ``new``; they have no block in common."""
+
+
+class ModelEngine(DraftEngine, Protocol):
+    """One that runs weights of a draft's own."""
+
+    def device_ms(self, batch: Sequence[Extension]) -> float:
+        """Milliseconds that the device takes for a pass. For benchmarks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from draft_service.engine.draft_engine import WIDTH, Guesses
-from draft_service.engine.shortlist import SHORTLIST
 from foredraft.engine.noise import gumbel_rows, noise_key
 from foredraft.engine.output_ids import OutputIds
 from foredraft.engine.sampling import SampledRow, most_likely, only_noise, perturbed_scores
 from foredraft.wire.messages import ModelInfo
+
+Places = NDArray[np.int64]
+Shares = NDArray[np.float32]
 
 
 class Guesser:
@@ -39,48 +41,34 @@ class Guesser:
             self.ids = self._output.ids
         self._tokens: NDArray[np.int64] = self.ids.cpu().numpy()
 
-    def guesses(
-        self,
-        logits: Tensor,
-        looks: Sequence[SampledRow | None],
-        exact: Callable[[Tensor], Tensor] | None = None,
-    ) -> Guesses:
-        """``logits`` float32 [looks, columns] become scores where they are, and are used up.
-
-        ``exact``: tells logits at places [looks, n], where ``logits`` are only nearly right.
-        """
-        drawn = [(row, look) for row, look in enumerate(looks) if look is not None]
-        if exact is None:
-            self._score(logits, drawn)
-            places, chances = most_likely(logits, self.width)
-        else:
-            rough = logits.clone() if drawn else logits
-            self._score(logits, drawn)
-            places, chances = self._decided(logits, rough, exact)
-        return Guesses(self._tokens[places.cpu().numpy()].tolist(), chances.tolist())
+    def guesses(self, logits: Tensor, looks: Sequence[SampledRow | None]) -> Guesses:
+        """``logits`` float32 [looks, columns] become scores where they are, and are used up."""
+        self._score(logits, [(row, look) for row, look in enumerate(looks) if look is not None])
+        places, chances = self._find(logits)
+        return Guesses(self._tokens[places].tolist(), chances.tolist())
 
     def _score(self, logits: Tensor, drawn: Sequence[tuple[int, SampledRow]]) -> None:
         noisy = [(row, look) for row, look in drawn if only_noise(look)]
         if noisy:
             rows = [row for row, _ in noisy]
-            keys, heats = map(torch.tensor, zip(*map(_draw, noisy), strict=True))
-            logits[rows] = self.perturbed(logits[rows], keys[:, None], heats[:, None])
+            keys, heats = zip(*[_draw(look) for _, look in noisy], strict=True)
+            self._add_noise(logits, rows, keys, heats)
         for row, look in drawn:
             if not only_noise(look):
                 scores = perturbed_scores(logits[row], look, self._eos, self._output)
                 logits[row].copy_(scores)
 
-    def _decided(
-        self, scores: Tensor, rough: Tensor, exact: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """The best of a shortlist, once what is wrong with their logits is mended."""
-        listed, places = torch.topk(scores, min(SHORTLIST, self.columns))
-        mended = listed + (exact(places) - rough.gather(-1, places))
-        best, order = torch.topk(mended, self.width)
-        # What the first of the list has of softmax(scores) tells what all of them have.
-        first = torch.softmax(scores, dim=-1).gather(-1, places[:, :1])
-        chances = (best - listed[:, :1]).exp_().mul_(first).clamp_(max=1.0)
-        return places.gather(-1, order), chances
+    def _add_noise(
+        self, logits: Tensor, rows: Sequence[int], keys: Sequence[int], heats: Sequence[float]
+    ) -> None:
+        """To some rows: under these keys, times these temperatures."""
+        columns = torch.tensor(keys)[:, None], torch.tensor(heats)[:, None]
+        logits[rows] = self.perturbed(logits[rows], *columns)
+
+    def _find(self, scores: Tensor) -> tuple[Places, Shares]:
+        """The best of each row, best first: [rows, width]; ``scores`` are used up."""
+        places, shares = most_likely(scores, self.width)
+        return places.cpu().numpy(), shares.cpu().numpy()
 
     def perturbed(self, logits: Tensor, keys: Tensor, temperatures: Tensor) -> Tensor:
         """``logits`` with every row's own noise; ``keys`` (int64) and temperatures: [rows, 1]."""
@@ -97,8 +85,7 @@ class Guesser:
         return torch.stack((self.ids[places].float(), chances), dim=1)
 
 
-def _draw(noisy: tuple[int, SampledRow]) -> tuple[int, float]:
+def _draw(look: SampledRow) -> tuple[int, float]:
     """Key of a row's noise, and its temperature."""
-    _, look = noisy
     key = noise_key(look.params.seed, look.choice, look.position)
     return key, look.params.temperature

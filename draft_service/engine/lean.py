@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from time import perf_counter
 
 import torch
@@ -16,20 +14,17 @@ from draft_service.engine.draft_engine import Extension, Guesses
 from draft_service.engine.forward import DraftForward
 from draft_service.engine.gathered_pass import GatheredPass
 from draft_service.engine.guesser import Guesser
-from draft_service.engine.int8 import Int8Linear, has_int8
 from draft_service.engine.memory import SlotMemory
 from draft_service.engine.rows import Rows, rows_of
-from draft_service.engine.shortlist import ShortlistHead
 from draft_service.engine.static_pass import FixedPass, StaticPasses
 from draft_service.engine.transfer import to_device
 from foredraft.config import EngineConfig
 from foredraft.engine.device import choose_device
 from foredraft.engine.kv import BlockPool, block_bytes
-from foredraft.engine.linear import Linear
 from foredraft.engine.model_config import read_model_config
 from foredraft.engine.model_info import read_model_info
 from foredraft.engine.output_ids import OutputIds, read_output_ids
-from foredraft.engine.precision import Precision, choose_precision
+from foredraft.engine.precision import choose_precision
 from foredraft.engine.transformer import Transformer
 from foredraft.engine.weights import check_weights, load_model
 from foredraft.wire.messages import ModelInfo
@@ -37,7 +32,6 @@ from foredraft.wire.messages import ModelInfo
 log = logging.getLogger(__name__)
 
 _CPU_CHUNK, _GPU_CHUNK = 64, 256
-_MOST_INT8_LAYERS = 8  # each adds to what int8 gets wrong: shown to pay for drafts of few layers
 
 
 class LeanEngine:
@@ -65,7 +59,6 @@ class LeanEngine:
         self._group = model.config.group
         self._model = model
         self._forward = DraftForward(model)
-        self._shortlist = model.head if isinstance(model.head, ShortlistHead) else None
         vocab_size = min(target.vocab_size, info.vocab_size)
         self._guesser = Guesser(target, vocab_size, known, self._device)
         self._static: StaticPasses | None = None
@@ -101,14 +94,9 @@ class LeanEngine:
             static = device.type == "cuda"
         if kernels is None:
             kernels = precision.name == "bfloat16" and _has_kernels(device)
-        make_head = None
-        if not static:
-            precision, make_head = _quickest(precision, settings.dtype, config.layers)
         info = read_model_info(settings.model, config, precision.name)
         known = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, device)
-        model = load_model(
-            settings.model, config, precision, device, output=known, make_head=make_head
-        )
+        model = load_model(settings.model, config, precision, device, output=known)
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, precision.activation)
         memory = SlotMemory(config, blocks, precision.activation, device)
         log.info("draft %s on %s in %s: %d blocks", info.model_id, device, info.dtype, blocks)
@@ -150,8 +138,7 @@ class LeanEngine:
         if self._static is not None and shape is not None:
             return self._static.run(rows, shape, meanwhile)
         meanwhile()
-        hidden = self._hidden(rows)
-        return self._guesser.guesses(self._logits(hidden), rows.looks, self._exact(hidden))
+        return self._guesser.guesses(self._logits(rows), rows.looks)
 
     def move(self, blocks: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy entries from slot to slot of one sequence; all reads come before the writes."""
@@ -172,7 +159,7 @@ class LeanEngine:
         rows = rows_of(batch)
         shape = None if self._static is None else self._static.shape_of(rows)
         if self._static is None or shape is None:
-            return _milliseconds(lambda: self._logits(self._hidden(rows)), self._device)
+            return _milliseconds(lambda: self._logits(rows), self._device)
         return _milliseconds(self._static.filled(rows, shape).launch, self._device)
 
     def _fixed_pass(self, kernels: bool) -> FixedPass:
@@ -182,34 +169,17 @@ class LeanEngine:
 
         return KernelPass(self._model, self._memory, self._guesser)
 
-    def _hidden(self, rows: Rows) -> Tensor:
-        """Of the rows that are looked at, as the head takes it: [looks, hidden]."""
+    def _logits(self, rows: Rows) -> Tensor:
+        """Of the rows that are looked at: float32 [looks, columns]."""
         attention = PieceAttention(self._memory, rows, self._group)
         tokens, positions = self._ids(rows.tokens), self._ids(rows.positions)
         hidden = self._forward.hidden(tokens, positions, attention)
-        return hidden if len(rows.looked) == len(rows) else hidden[rows.looked]
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """float32 [looks, columns]."""
+        if len(rows.looked) < len(rows):
+            hidden = hidden[rows.looked]
         return self._forward.head(hidden)[:, : self._guesser.columns].float()
-
-    def _exact(self, hidden: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Logits at given places, for a head whose logits are only nearly right."""
-        return None if self._shortlist is None else partial(self._shortlist.exact, hidden)
 
     def _ids(self, numbers: Sequence[int]) -> Tensor:
         return to_device(numbers, self._device)
-
-
-def _quickest(
-    precision: Precision, dtype: str, layers: int
-) -> tuple[Precision, Callable[[Tensor], Linear] | None]:
-    """What layers are held in, and what makes the head if it is not held so, too."""
-    if precision.name != "float16" or not has_int8():
-        return precision, None
-    if dtype == "auto" and layers <= _MOST_INT8_LAYERS:
-        precision = replace(precision, name="int8", make_linear=Int8Linear)
-    return precision, ShortlistHead
 
 
 def _has_kernels(device: torch.device) -> bool:

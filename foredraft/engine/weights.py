@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,13 +138,11 @@ def load_model(
     device: torch.device,
     *,
     output: OutputIds | None = None,
-    make_head: Callable[[Tensor], Linear] | None = None,
     fixed_launch: bool = False,
 ) -> Transformer:
     """Load the model.
 
     ``output``: the rows that the head has, if not all.
-    ``make_head``: what makes the head of its weights, if not what makes the other layers.
     ``fixed_launch``: run linear layers in launches of one size (see `row_tile`).
 
     Raises:
@@ -157,7 +155,7 @@ def load_model(
             config=config,
             embedding=read(EMBEDDING).to(device, precision.stored),
             layers=tuple(make.layer(f"model.layers.{i}") for i in range(config.layers)),
-            head=make.held(head) if make_head is None else make_head(head),
+            head=make.held(head),
             rotary=Rotary(config, device),
             activation=precision.activation,
             rms_eps=torch.tensor(config.rms_eps, device=device),

@@ -14,7 +14,8 @@ from support.tiny_models import EOS, make_tiny_llama
 from support.verify_driver import VerifyDriver
 
 from draft_service.drafter import Drafter
-from draft_service.engine.lean import LeanEngine
+from draft_service.engine.draft_engine import DraftEngine
+from draft_service.engine.load import load_engine
 from draft_service.identity import read_target
 from draft_service.model_drafter import ModelDrafter
 from draft_service.model_pass import Evaluation
@@ -39,8 +40,8 @@ PROMPT = [random.Random(1).randrange(3, 128) for _ in range(20)]
 BIAS = {IDS[5]: 2.0, IDS[9]: -50.0, next(i for i in range(3, 128) if i not in IDS): 3.0}
 
 
-def load_draft(path: Path, target: ModelInfo) -> LeanEngine:
-    engine = LeanEngine.load(EngineConfig(path, kv_memory_mib=4), target)
+def load_draft(path: Path, target: ModelInfo) -> DraftEngine:
+    engine = load_engine(EngineConfig(path, kv_memory_mib=4), target)
     engine.warm_up()  # no graph may be captured while another thread uses the GPU
     return engine
 
@@ -56,12 +57,12 @@ def runner(directory: Path) -> ModelRunner:
 
 
 @pytest.fixture(scope="module")
-def whole(directory: Path) -> LeanEngine:
+def whole(directory: Path) -> DraftEngine:
     return load_draft(directory, read_target(directory))
 
 
 @pytest.fixture(scope="module")
-def reduced(directory: Path) -> LeanEngine:
+def reduced(directory: Path) -> DraftEngine:
     twin = reduced_twin(directory, directory.parent / "reduced", IDS)
     return load_draft(twin, read_target(directory))
 
@@ -71,7 +72,7 @@ def opened_with(params: SamplingParams) -> OpenSequence:
 
 
 def guesses_along(
-    engine: LeanEngine, target: ModelInfo, params: SamplingParams, text: Sequence[int]
+    engine: DraftEngine, target: ModelInfo, params: SamplingParams, text: Sequence[int]
 ) -> list[list[int]]:
     """The model's tokens after every place of the answer, best first."""
     model = ModelDrafter(engine, target)
@@ -106,8 +107,8 @@ CASES = {
 def test_guesses_are_those_of_the_full_twin_that_are_there(
     directory: Path,
     runner: ModelRunner,
-    whole: LeanEngine,
-    reduced: LeanEngine,
+    whole: DraftEngine,
+    reduced: DraftEngine,
     params: SamplingParams,
 ) -> None:
     target = read_target(directory)
@@ -124,7 +125,7 @@ def test_guesses_are_those_of_the_full_twin_that_are_there(
         assert b[: len(kept)] == kept
 
 
-def test_the_end_is_not_guessed_before_min_tokens(directory: Path, reduced: LeanEngine) -> None:
+def test_the_end_is_not_guessed_before_min_tokens(directory: Path, reduced: DraftEngine) -> None:
     params = SamplingParams(max_tokens=100, min_tokens=5, logit_bias={EOS: 100.0})
     text = [*PROMPT, *IDS[3:13]]
     guesses = guesses_along(reduced, read_target(directory), params, text)
@@ -149,7 +150,7 @@ def test_ids_that_the_target_lacks_are_never_guessed(tmp_path: Path) -> None:
 class Guesses:
     """A drafter as the verify driver wants it: told the text so far, it gives its whole tree."""
 
-    def __init__(self, engine: LeanEngine, target: ModelInfo, params: SamplingParams) -> None:
+    def __init__(self, engine: DraftEngine, target: ModelInfo, params: SamplingParams) -> None:
         self._drafter = Drafter(target, LIMITS, ModelDrafter(engine, target))
         self._drafter.handle(1, DraftBudget(24, 8, 0.02))
         self._drafter.handle(1, OpenSequences((opened_with(params),)))
@@ -167,7 +168,7 @@ class Guesses:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_text_is_the_same_with_a_reduced_draft(
-    directory: Path, runner: ModelRunner, reduced: LeanEngine, name: str
+    directory: Path, runner: ModelRunner, reduced: DraftEngine, name: str
 ) -> None:
     target = read_target(directory)
     options = {field: getattr(CASES[name], field) for field in CASES[name].__slots__}

@@ -33,4 +33,4 @@ def draft_logits(engine: LeanEngine, tokens: Sequence[int]) -> Tensor:
     """After each of ``tokens``: [rows, ids]."""
     blocks = range(1, 1 + engine.pool.blocks_for(len(tokens)))
     extension = Extension(blocks, 0, tokens, [], [], [None] * len(tokens))
-    return engine._logits(engine._hidden(rows_of([extension])))
+    return engine._logits(rows_of([extension]))

@@ -1,4 +1,4 @@
-"""The draft's own engine beside the target's, which is the reference: the same guesses."""
+"""The draft's engines beside the target's, which are the reference: the same guesses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 import torch
 from support.tiny_models import make_tiny_llama, make_tiny_model
 
-from draft_service.engine.draft_engine import DraftEngine, Extension
+from draft_service.engine.draft_engine import DraftEngine, Extension, ModelEngine
 from draft_service.engine.lean import LeanEngine
+from draft_service.engine.load import load_model_engine
 from draft_service.engine.rows import rows_of
 from draft_service.engine.stand_in import RunnerEngine
 from draft_service.identity import read_target
@@ -22,17 +23,18 @@ from draft_service.model_pass import Evaluation
 from draft_service.open_options import Option
 from draft_service.sequence import DraftSequence
 from foredraft.config import EngineConfig
-from foredraft.engine.runner import ModelRunner
+from foredraft.engine.runner import ModelRunner, Runner
 from foredraft.params import SamplingParams, Speculation
 from foredraft.policy.bucket import model_bucket
 from foredraft.policy.calibration import Calibration
 from foredraft.wire.messages import Limits, OpenSequence
+from kernels.cpu import available
 
 CONTEXT = 320
 LIMITS = Limits(max_sequences=8, max_nodes=24, max_depth=8)
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama", "hidden": 96, "heads": 6, "kv_heads": 2},
-    "qwen2": {"family": "qwen2", "hidden": 56, "heads": 7, "kv_heads": 1, "tie": False},
+    "qwen2": {"family": "qwen2", "hidden": 64, "heads": 8, "kv_heads": 1, "tie": False},
     "qwen3": {"family": "qwen3", "hidden": 64, "heads": 8, "kv_heads": 4, "head_dim": 24},
 }
 PARAMS = (
@@ -49,12 +51,36 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return make_tiny_model(path, context=CONTEXT, norm_spread=0.3, **SHAPES[request.param])
 
 
+WAYS = [
+    "pieces",
+    "static",
+    pytest.param("native", marks=pytest.mark.skipif(not available(), reason="no such kernels")),
+]
+
+
 def settings(directory: Path, **fields: Any) -> EngineConfig:
     return EngineConfig(directory, **{"dtype": "float32", "kv_memory_mib": 4} | fields)
 
 
 def lean(directory: Path, *, static: bool = False, **fields: Any) -> LeanEngine:
     return LeanEngine.load(settings(directory, **fields), read_target(directory), static=static)
+
+
+def engine_of(way: str, directory: Path) -> ModelEngine:
+    if way != "native":
+        return lean(directory, static=way == "static")
+    from draft_service.engine.native import NativeEngine
+
+    return NativeEngine.load(settings(directory), read_target(directory))
+
+
+def target_of(way: str, directory: Path) -> Runner:
+    """The target's engine with the same weights."""
+    if way != "native":
+        return ModelRunner.load(settings(directory))
+    from foredraft.engine.native.runner import NativeRunner
+
+    return NativeRunner.load(settings(directory))
 
 
 @dataclass
@@ -150,14 +176,12 @@ class Play:
         self.model.move(sequence, moves)
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["pieces", "static"])
-def test_guesses_are_those_of_the_reference(directory: Path, static: bool) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_guesses_are_those_of_the_reference(directory: Path, way: str) -> None:
     """Trees, re-roots after hits and misses, catching up, neighbours, memory used again."""
     target = read_target(directory)
-    reference = RunnerEngine(ModelRunner.load(settings(directory)), target)
-    plays = [
-        Play(engine, directory, seed=1) for engine in (reference, lean(directory, static=static))
-    ]
+    reference = RunnerEngine(target_of(way, directory), target)
+    plays = [Play(engine, directory, seed=1) for engine in (reference, engine_of(way, directory))]
     relocated: list[int] = []
     note_relocations(plays[1].engine, relocated.append)
     for play in plays:
@@ -182,7 +206,7 @@ def note_relocations(engine: DraftEngine, note: Callable[[int], None]) -> None:
     engine.relocate = noting  # type: ignore[method-assign]
 
 
-def fed(engine: LeanEngine, tokens: list[int], room: int = 64) -> list[int]:
+def fed(engine: ModelEngine, tokens: list[int], room: int = 64) -> list[int]:
     blocks = engine.pool.allocate_run(engine.pool.blocks_for(len(tokens) + room))
     assert blocks is not None
     for start in range(0, len(tokens), engine.chunk):
@@ -190,10 +214,10 @@ def fed(engine: LeanEngine, tokens: list[int], room: int = 64) -> list[int]:
     return blocks
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["pieces", "static"])
-def test_what_others_have_in_memory_is_never_read(tmp_path: Path, static: bool) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_what_others_have_in_memory_is_never_read(tmp_path: Path, way: str) -> None:
     """Neighbours and free memory hold NaN; a pass has rows of two sequences."""
-    engine = lean(make_tiny_llama(tmp_path), static=static)
+    engine = engine_of(way, make_tiny_llama(tmp_path))
     tokens = random.Random(0).choices(range(3, 128), k=40)
     before, own, other, behind = (fed(engine, tokens[:count]) for count in (5, 39, 20, 5))
 
@@ -211,6 +235,9 @@ def test_what_others_have_in_memory_is_never_read(tmp_path: Path, static: bool) 
     engine._memory.entries[..., (own[0] * 16 + 43) : (own[-1] + 1) * 16, :] = torch.nan
     engine._memory.entries[..., (behind[-1] + 1) * 16 :, :] = torch.nan
     assert look() == clean
+    engine._memory.entries[..., other[0] * 16, :] = torch.nan
+    *kept, lost = look()
+    assert kept == clean[:-1] and not any(chance > 0.0 for chance in lost)
 
 
 def test_moves_of_many_sequences_are_made_before_the_next_pass(tmp_path: Path) -> None:
@@ -272,3 +299,27 @@ def test_a_batch_in_bfloat16_guesses_as_in_float32(tmp_path: Path) -> None:
         best.append([row[0] for row in guesses.tokens])
     for rounded in best[1:]:
         assert sum(a == b for a, b in zip(best[0], rounded, strict=True)) > 55
+
+
+@pytest.mark.skipif(not available(), reason="no such kernels")
+@pytest.mark.parametrize(
+    ("dtype", "hidden", "name"),
+    [("auto", 64, "int8"), ("float32", 64, "float32"), ("auto", 48, "float16")],
+    ids=["auto", "float32", "no-blocks"],
+)
+def test_blocks_are_taken_where_they_fit(
+    tmp_path: Path, dtype: str, hidden: int, name: str
+) -> None:
+    """On a CPU, unless another type is asked for; they change few guesses."""
+    directory = make_tiny_llama(tmp_path, hidden=hidden, vocab=300)
+    tokens = random.Random(0).choices(range(3, 300), k=64)
+    engine = load_model_engine(
+        settings(directory, dtype=dtype, device="cpu"), read_target(directory)
+    )
+    assert engine.info.dtype == name
+    best = []
+    for one in (lean(directory, device="cpu"), engine):
+        one.warm_up()
+        guesses = one.extend([Extension(fed(one, []), 0, tokens, [], [], [None] * 64)])
+        best.append([row[0] for row in guesses.tokens])
+    assert sum(a == b for a, b in zip(*best, strict=True)) >= 54
