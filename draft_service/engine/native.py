@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -18,6 +19,7 @@ from foredraft.config import EngineConfig
 from foredraft.engine.kv import BlockPool, block_bytes
 from foredraft.engine.model_config import read_model_config
 from foredraft.engine.model_info import read_model_info
+from foredraft.engine.native.large_pages import LargePages
 from foredraft.engine.native.packed import Packed
 from foredraft.engine.native.plan import NativePlan
 from foredraft.engine.native.transformer import NativeTransformer
@@ -64,7 +66,7 @@ class NativeEngine:
         check_weights(settings.model, config)
         info = read_model_info(settings.model, config, "int8")
         known = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, _CPU)
-        weights = read_native(settings.model, config, Packed.of, known)
+        weights = read_native(settings.model, config, partial(Packed.of, pages=LargePages()), known)
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, torch.float32)
         memory = SlotMemory(config, blocks, torch.float32, _CPU)
         model = NativeTransformer(config, weights, memory.layers, Team(torch.get_num_threads()))

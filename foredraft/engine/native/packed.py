@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from foredraft.engine.native.blocks import Blocks
+from foredraft.engine.native.large_pages import LargePages
 from kernels.cpu.block_product import TILE, pack
 
 
@@ -22,8 +23,9 @@ class Packed:
     columns: int
 
     @classmethod
-    def of(cls, blocks: Blocks) -> Packed:
+    def of(cls, blocks: Blocks, pages: LargePages) -> Packed:
+        """Pack ``blocks`` into ``pages``."""
         rows, columns = blocks.shape
         whole = blocks.by_row(lambda part: functional.pad(part, (0, 0, 0, -rows % TILE)))
-        weights = pack(whole.levels, whole.scales, whole.least)
+        weights = pages.keep(pack(whole.levels, whole.scales, whole.least))
         return cls(weights, weights.data_ptr(), blocks.bits, len(whole.levels), columns)

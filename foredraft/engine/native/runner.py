@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from foredraft.engine.attention_plan import SequenceRows
 from foredraft.engine.kv import BlockPool, PagedKV, block_bytes, moved_slots
 from foredraft.engine.model_config import read_model_config
 from foredraft.engine.model_info import read_model_info
+from foredraft.engine.native.large_pages import LargePages
 from foredraft.engine.native.packed import Packed
 from foredraft.engine.native.plan import NativePlan, plan_prefill, plan_step
 from foredraft.engine.native.transformer import NativeTransformer
@@ -45,7 +47,7 @@ class NativeRunner:
             torch.set_num_threads(settings.threads)
         config = read_model_config(settings.model)
         info = read_model_info(settings.model, config, "int8")
-        weights = read_native(settings.model, config, Packed.of)
+        weights = read_native(settings.model, config, partial(Packed.of, pages=LargePages()))
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, torch.float32)
         kv = PagedKV(config, blocks, torch.float32, torch.device("cpu"))
         model = NativeTransformer(config, weights, kv.slot_rows, Team(torch.get_num_threads()))
