@@ -43,7 +43,7 @@ class EngineConfig:
 
     dtype: "auto", "float32", "bfloat16" or "float16"; of a target "int8" or "fp8", too. Auto is
     bfloat16 on a GPU. On a CPU it is int8 in a target that has its weights in blocks, where kernels
-    for these run, and in a draft of few layers; else float16 weights with float32 arithmetic, or
+    for these run, and there in a draft; else float16 weights with float32 arithmetic, or
     float32 where that product is missing.
     """
 
