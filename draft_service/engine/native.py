@@ -78,7 +78,7 @@ class NativeEngine:
         return self._memory.pool
 
     def warm_up(self) -> None:
-        """Compile the kernels, by a chunk and a row."""
+        """Run a chunk and a row: memory comes when it is first touched."""
         count = min(self.chunk, self.info.context_length - 1)
         blocks = self.pool.allocate_run(self.pool.blocks_for(count + 1))
         if blocks is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from draft_service.engine.guesser import Guesser, Places, Shares
 from foredraft.engine.output_ids import OutputIds
 from foredraft.wire.messages import ModelInfo
-from kernels.cpu.add_noise import GOLDEN, add_noise
+from kernels.cpu.add_noise import AddNoise
 from kernels.cpu.best import Best
 
 
@@ -21,7 +21,7 @@ class NativeGuesser(Guesser):
     def __init__(self, target: ModelInfo, vocab_size: int, known: OutputIds | None) -> None:
         super().__init__(target, vocab_size, known, torch.device("cpu"))
         self._best = Best(self.width)
-        self._spread = self._tokens.astype(np.uint32) * np.uint32(GOLDEN)
+        self._noise = AddNoise(self._tokens)
 
     def _add_noise(
         self, logits: Tensor, rows: Sequence[int], keys: Sequence[int], heats: Sequence[float]
@@ -29,7 +29,7 @@ class NativeGuesser(Guesser):
         all_keys = np.zeros(len(logits), dtype=np.int64)
         all_heats = np.zeros(len(logits), dtype=np.float32)
         all_keys[rows], all_heats[rows] = keys, heats
-        add_noise(logits, self._spread, all_keys, all_heats)
+        self._noise(logits, all_keys, all_heats)
 
     def _find(self, scores: Tensor) -> tuple[Places, Shares]:
         return self._best(scores)

@@ -20,34 +20,36 @@ from kernels.cpu.job import Job
 from kernels.cpu.log import emit_log, emit_log1m
 
 FIELDS = ("scores", "stride", "rows", "columns", "spread", "keys", "heats")
-GOLDEN = 0x9E3779B1  # an id times this, in 32 bits, is what the hash begins with
+_GOLDEN = 0x9E3779B1  # an id times this, in 32 bits, is what the hash begins with
 _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B))  # shift, factor
 _BELOW_ONE = 1.0 - 2.0**-24
 
 
-def add_noise(
-    scores: Tensor, spread: NDArray[np.uint32], keys: NDArray[np.int64], heats: NDArray[np.float32]
-) -> None:
-    """Add every row's noise where it has a heat.
+class AddNoise:
+    """Adds the noise of some ids to scores."""
 
-    Args:
-        scores: float32 [rows, columns], which lie side by side.
-        spread: ids times `GOLDEN`, [columns].
-        keys: below 2^32, [rows].
-        heats: [rows]; 0: the row stays as it is.
-    """
-    rows, columns = scores.shape
-    job = Job(
-        FIELDS,
-        scores=scores.data_ptr(),
-        stride=scores.stride(0),
-        rows=rows,
-        columns=columns,
-        spread=spread.ctypes.data,
-        keys=keys.ctypes.data,
-        heats=heats.ctypes.data,
-    )
-    job.run(_compiled()["add"])
+    def __init__(self, ids: NDArray[np.int64]) -> None:
+        """``ids``: [columns], from 0 to 2^32 - 1."""
+        self._spread = ids.astype(np.uint32) * np.uint32(_GOLDEN)
+        self._job = Job(FIELDS, spread=self._spread.ctypes.data, columns=len(ids))
+        self._routine = _compiled()["add"]
+
+    def __call__(self, scores: Tensor, keys: NDArray[np.int64], heats: NDArray[np.float32]) -> None:
+        """In place, to every row that has a heat.
+
+        Args:
+            scores: float32 [rows, columns], which lie side by side.
+            keys: below 2^32, [rows].
+            heats: [rows]; 0: the row stays as it is.
+        """
+        self._job.set(
+            scores=scores.data_ptr(),
+            stride=scores.stride(0),
+            rows=len(scores),
+            keys=keys.ctypes.data,
+            heats=heats.ctypes.data,
+        )
+        self._job.run(self._routine)
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from foredraft.engine.noise import gumbel_of, noise_key
-from kernels.cpu.add_noise import GOLDEN, add_noise
+from kernels.cpu.add_noise import AddNoise
 
 
 @pytest.mark.parametrize("columns", [5, 4096, 30_001])
@@ -23,7 +23,6 @@ def test_noise_is_that_of_the_engine(columns: int) -> None:
     expected = scores.double()
     for row, (draw, heat) in enumerate(zip(draws, heats, strict=True)):
         expected[row, :columns] += heat * gumbel_of(*draw, ids).double()
-    spread = ids.numpy().astype(np.uint32) * np.uint32(GOLDEN)
     keys = np.array([noise_key(*draw) for draw in draws])
-    add_noise(scores[:, :columns], spread, keys, np.array(heats, dtype=np.float32))
+    AddNoise(ids.numpy())(scores[:, :columns], keys, np.array(heats, dtype=np.float32))
     torch.testing.assert_close(scores.double(), expected, atol=2e-6, rtol=0)
