@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from draft_service.drafter import Drafter
@@ -11,7 +12,7 @@ from foredraft.params import Speculation
 from foredraft.wire.messages import DraftBudget, Limits, ModelInfo
 
 if TYPE_CHECKING:
-    from draft_service.model_drafter import ModelDrafter
+    from bench.reader import Reader
 
 MIN_SURVIVAL = 0.05  # what a gateway asks of its drafters
 SELF_TUNED = "auto"  # how a threshold is written that costs decide
@@ -70,10 +71,11 @@ class Cell:
         least = MIN_SURVIVAL if self.min_survival is None else self.min_survival
         return DraftBudget(self.nodes * at_once, self.max_depth, least)
 
-    def drafter(self, target: ModelInfo, at_once: int, model: ModelDrafter | None) -> Drafter:
+    def drafter(self, target: ModelInfo, at_once: int, model: Reader | None) -> Drafter:
         """A drafter that has seen nothing yet, for ``at_once`` sequences of stream 0."""
         width = 1 if self.draft.chain else WIDTH
-        drafter = Drafter(target, self.limits(at_once), model, width=width)
+        clock = perf_counter if model is None else model.clock
+        drafter = Drafter(target, self.limits(at_once), model, width=width, clock=clock)
         drafter.handle(STREAM, self.budget(at_once))
         return drafter
 

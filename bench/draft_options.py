@@ -121,6 +121,13 @@ def _parser(text: str) -> argparse.ArgumentParser:
     add("--min-survival", type=number_in(_SURVIVAL), default=MIN_SURVIVAL, metavar="P")
     add("--at-once", type=positive_int, default=8, metavar="N", help="answers played together")
     add(
+        "--jobs",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="groups of rows played beside each other, by a process each (default 1)",
+    )
+    add(
         "--thresholds",
         type=several(_threshold),
         default=[],

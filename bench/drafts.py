@@ -14,7 +14,9 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +39,8 @@ from foredraft.params import Schedule
 from foredraft.wire.messages import ModelInfo
 
 if TYPE_CHECKING:
+    from bench.reader import Reader
     from draft_service.engine.draft_engine import DraftEngine
-    from draft_service.model_drafter import ModelDrafter
 
 _LIVE_COLUMNS = (
     "workload", "group", "temperature", "draft", "nodes", "answers", "tokens_per_step",
@@ -159,6 +161,23 @@ def _replays(bench: Bench, cells: Sequence[Cell], cost: Cost) -> Iterator[dict[s
     """Rows of the report, as they are found."""
     if not cells:
         return
+    if bench.args.jobs == 1:
+        yield from _rows(bench, cells, cost)
+    else:
+        # Spawned: a process that is forked while torch runs threads may never end.
+        with ProcessPoolExecutor(bench.args.jobs, get_context("spawn")) as pool:
+            parts = [replace(bench, answers={place: a}) for place, a in bench.answers.items()]
+            for asked in [pool.submit(_all_rows, part, cells, cost) for part in parts]:
+                yield from asked.result()
+    sys.stderr.write("\n")
+
+
+def _all_rows(bench: Bench, cells: Sequence[Cell], cost: Cost) -> list[dict[str, Any]]:
+    return list(_rows(bench, cells, cost))
+
+
+def _rows(bench: Bench, cells: Sequence[Cell], cost: Cost) -> Iterator[dict[str, Any]]:
+    """Every cell at every place, one after the other."""
     engine, at_once = _load_draft(bench), bench.args.at_once
     for place, answers in bench.answers.items():
         plain = Replay(Cell(PLAIN, 1), bench.target, at_once, cost).play(answers)
@@ -168,15 +187,14 @@ def _replays(bench: Bench, cells: Sequence[Cell], cost: Cost) -> Iterator[dict[s
             yield row(place, cell, replay.play(answers), plain, bench.step)
             sys.stderr.write(".")
             sys.stderr.flush()
-    sys.stderr.write("\n")
 
 
-def _model(bench: Bench, engine: DraftEngine | None, cell: Cell) -> ModelDrafter | None:
+def _model(bench: Bench, engine: DraftEngine | None, cell: Cell) -> Reader | None:
     if engine is None or not cell.draft.needs_model:
         return None
-    from draft_service.model_drafter import ModelDrafter
+    from bench.reader import Reader  # torch: only where a model is served
 
-    return ModelDrafter(engine, bench.target)
+    return Reader(engine, bench.target)
 
 
 def _live(bench: Bench, replayed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

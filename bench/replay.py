@@ -37,7 +37,7 @@ from verify_service.acceptance import apply_stops
 from verify_service.sequence import VerifySequence
 
 if TYPE_CHECKING:
-    from draft_service.model_drafter import ModelDrafter
+    from bench.reader import Reader
 
 Cost = Callable[[int], float]
 
@@ -146,9 +146,10 @@ class Replay:
         target: ModelInfo,
         at_once: int,
         cost: Cost,
-        model: ModelDrafter | None = None,
+        model: Reader | None = None,
         step: StepModel | None = None,
     ) -> None:
+        self._reader = model
         self._drafter = cell.drafter(target, at_once, model)
         self._target = target
         self._limits = cell.limits(at_once)
@@ -172,6 +173,8 @@ class Replay:
             self._draft(self.tally.opening)
             if self._running:
                 self._round()
+        if self._reader is not None:
+            self.tally.opening.model_us += round(self._reader.seconds * 1e6)
         return self.tally
 
     def _open(self, answer: Recorded) -> None:

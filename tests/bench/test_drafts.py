@@ -123,7 +123,12 @@ def test_a_report_its_table_and_its_pictures(
     assert capsys.readouterr().out.splitlines() == [str(picture) for picture in pictures]
     assert all("<svg" in picture.read_text() for picture in pictures)
 
-    assert run("drafts", *given, "--nodes", 2, "--json", out) == 0
+    few = ("--nodes", 2, "--at-once", 1, "--jobs", 2)
+    assert run("drafts", *given, *few, "--json", out) == 0
+    [beside] = json.loads(out.read_text())["cells"]
+    assert [beside[name] for name in ("tokens", "steps", "sources")] == [
+        small[name] for name in ("tokens", "steps", "sources")
+    ]
     capsys.readouterr()
     assert run("plots", out, "--out", tmp_path / "fewer") == 0
     assert len(capsys.readouterr().out.splitlines()) == len(pictures) - 1

@@ -13,10 +13,10 @@ from support.tiny_models import make_tiny_llama
 from support.verify_driver import VerifyDriver, guess_group
 
 from bench.cells import DRAFTS, STREAM, Cell, cells_of
+from bench.reader import Reader
 from bench.recorded import Question, Recorded
 from bench.replay import Replay, Replayed, Tally
 from draft_service.engine.lean import LeanEngine
-from draft_service.model_drafter import ModelDrafter
 from foredraft.config import EngineConfig
 from foredraft.engine.runner import ModelRunner, SequenceRows
 from foredraft.engine.sampling import SampledRow, choose
@@ -93,7 +93,7 @@ def answers(runner: ModelRunner) -> list[Recorded]:
 
 
 def play(cell: Cell, answers: Sequence[Recorded], twin: LeanEngine | None = None) -> Tally:
-    model = None if twin is None else ModelDrafter(twin, TARGET)
+    model = None if twin is None else Reader(twin, TARGET)
     tally = Replay(cell, TARGET, 2, flat, model).play(answers)
     assert tally.tokens == sum(len(answer.tokens) for answer in answers)
     return tally
@@ -156,7 +156,7 @@ class DraftedDriver(VerifyDriver):
 
     def __init__(self, target: ModelRunner, cell: Cell, draft: LeanEngine) -> None:
         super().__init__(target, max_nodes=cell.nodes)
-        model = ModelDrafter(draft, target.info)
+        model = Reader(draft, target.info)
         self._drafter = cell.drafter(target.info, 1, model)
 
     def _guess(self, seq_id: int) -> None:
@@ -195,12 +195,30 @@ def test_a_replay_brings_what_the_verify_loop_does(
                 seed=asked.seed,
             )
             served = driver.finish()[1]
-        tally = Replay(cell, runner.info, 1, flat, ModelDrafter(draft, runner.info)).play([answer])
+        tally = Replay(cell, runner.info, 1, flat, Reader(draft, runner.info)).play([answer])
         assert tuple(served.tokens) == answer.tokens
         assert tally.steps == len(served.commits)
         assert tally.rows - tally.steps == sum(commit.verified for commit in served.commits)
         accepted += sum(commit.accepted for commit in served.commits)
     assert accepted > 0
+
+
+def test_no_step_waits_for_the_reading_of_a_prompt(
+    twin: LeanEngine, runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    read = twin.prefill
+
+    def slow(blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
+        now[0] += 1.0
+        read(blocks, tokens, start)
+
+    monkeypatch.setattr("bench.reader.perf_counter", lambda: now[0])
+    monkeypatch.setattr(twin, "prefill", slow)
+    prompt = list(range(3, 3 + 40))
+    tally = play(Cell(DRAFTS["tree"], 12), [decode(runner, question(prompt, 0.0, 1))], twin)
+    assert now[0] == 1.0 and tally.later.passes
+    assert (tally.opening.model_us, tally.later.model_us) == (1_000_000, 0)
 
 
 def opened(asked: Question) -> OpenSequence:
