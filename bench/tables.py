@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from bench.cells import SELF_TUNED
 from bench.compare import PLAIN
 from bench.kernels.case import OURS
 
@@ -152,7 +153,37 @@ def _drafted(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (what, "; ".join(f"{draft} {_per_step(cells)}" for draft, cells in drafts.items()))
         for what, drafts in groups.items()
+    ] + _tuned(report)
+
+
+def _tuned(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """One row per group and number of nodes: the threshold that costs decide beside the others."""
+    places: dict[str, list[dict[str, Any]]] = {}
+    for cell in report.get("thresholds", ()):  # a report that is being made may lack them
+        what = f"{cell['workload']} {cell['group']}, T = {cell['temperature']:g}, {cell['nodes']}"
+        costs = f"{report['step_ms']:g} + {report['row_ms']:g} ms a row"
+        where = f"{what} nodes, steps of {costs}, {report['at_once']} at once"
+        places.setdefault(where, []).append(cell)
+    return [
+        (f"modelled speed, {where}", _beside(cells))
+        for where, cells in places.items()
+        if {SELF_TUNED} < {cell["min_survival"] for cell in cells}
     ]
+
+
+def _beside(cells: list[dict[str, Any]]) -> str:
+    """Tokens/s of every way of guessing under its own threshold and the best fixed one."""
+    speeds: dict[str, dict[float | str, float]] = {}
+    for cell in cells:
+        speeds.setdefault(cell["draft"], {})[cell["min_survival"]] = cell["modelled_tokens_per_s"]
+    plain = f"plain {cells[0]['modelled_plain_tokens_per_s']:.1f} tokens/s"
+    return "; ".join([plain, *(f"{draft} {_best(by)}" for draft, by in speeds.items())])
+
+
+def _best(by_threshold: dict[float | str, float]) -> str:
+    own = by_threshold.pop(SELF_TUNED)
+    best = max(by_threshold, key=by_threshold.__getitem__)
+    return f"{own:.1f} (fixed at {best}: {by_threshold[best]:.1f})"
 
 
 def _per_step(cells: list[dict[str, Any]]) -> str:
