@@ -18,6 +18,7 @@ from foredraft.policy.threshold import belongs, look_gain, may_probe, pays
 
 _MOST_ROWS = 64  # of all sequences together
 _MOST_NODES = 16  # of one sequence
+_FIRST_PASSES = 8  # are made at any price: one that read much of a text says little of the next
 
 
 class Evaluation(NamedTuple):
@@ -107,11 +108,13 @@ class Pacer:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.cost = PassCost()
         self._clock = clock
-        self._ended: float | None = None
+        self._ended = 0.0
 
     def allows(self, planned: ModelPass, tokens_per_ms: float) -> bool:
-        """True if the pass pays, or if there was none for so long that one may be tried."""
-        if self._ended is None or pays(planned.gain, planned.rows, self.cost, tokens_per_ms):
+        """True if the pass pays, or if one may be tried: there were few, or none for long."""
+        if self.cost.passes < _FIRST_PASSES:
+            return True
+        if pays(planned.gain, planned.rows, self.cost, tokens_per_ms):
             return True
         return may_probe((self._clock() - self._ended) * 1000, self.cost(planned.rows))
 

@@ -7,6 +7,8 @@ from statistics import fmean
 import pytest
 from support.modelled import SerialRun, Times
 
+from draft_service.model_pass import ModelPass, Pacer
+
 GOOD = (0.754, 0.084, 0.024)  # how often the draft's first, second and third guess is right
 POOR = tuple(share * 0.3 / 0.754 for share in GOOD)
 FIXED = (0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
@@ -56,6 +58,22 @@ def test_a_draft_that_does_not_pay_is_tried_now_and_then() -> None:
     run.rate(900)
     tried = run.draft.passes - before
     assert 1 <= tried <= 0.006 * run.milliseconds / 4.0
+
+
+def test_a_first_pass_that_read_much_does_not_say_what_the_next_one_costs() -> None:
+    now = [0.0]
+    pacer = Pacer(lambda: now[0])
+
+    def make(rows: int, milliseconds: float) -> None:
+        began, now[0] = now[0], now[0] + milliseconds / 1000
+        pacer.made(ModelPass([], rows, 0.5), began)
+
+    make(rows=21, milliseconds=40.0)
+    assert pacer.allows(ModelPass([], 1, 0.5), tokens_per_ms=0.05)
+    for _ in range(7):
+        make(rows=1, milliseconds=4.0)
+    assert pacer.allows(ModelPass([], 1, 0.5), tokens_per_ms=0.05)
+    assert not pacer.allows(ModelPass([], 21, 0.5), tokens_per_ms=0.05)
 
 
 def test_a_draft_that_does_not_pay_does_not_read_on_either() -> None:
