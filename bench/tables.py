@@ -144,7 +144,13 @@ def _seconds(spread: dict[str, float]) -> str:
 
 
 def _drafted(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """One row per group of answers: every way of guessing, each with all its budgets."""
+    """One row per group of answers: every way of guessing, each with all its budgets.
+
+    A report in which costs decide the threshold, too, is about that alone.
+    """
+    tuned = _tuned(report)
+    if tuned:
+        return tuned
     groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for cell in report["cells"]:
         what = f"{report['answers']} answers, {cell['workload']} {cell['group']}"
@@ -153,7 +159,7 @@ def _drafted(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (what, "; ".join(f"{draft} {_per_step(cells)}" for draft, cells in drafts.items()))
         for what, drafts in groups.items()
-    ] + _tuned(report)
+    ]
 
 
 def _tuned(report: dict[str, Any]) -> list[tuple[str, str]]:
