@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     args = _parser().parse_args(arguments)
     check_output(args.json)
     cells = cells_of(args.sequences, args.nodes, args.contexts)
-    device = _device()
+    device = gpu_for("step")
     try:
         operations = OPERATIONS[args.dtype]()
         weights = make_weights(args.shape, args.source, device, max(args.contexts), operations)
@@ -117,6 +117,7 @@ def _measure(
     """One row of the report; a cell that does not fit says so."""
     try:
         bench = StepBench(weights, cell, OPERATIONS[args.dtype]())
+        bench.step.compile((bench.bucket,))
         times = time_cell(bench, args.steps)
         kernels = {"kernels": profile_cell(bench)} if args.profile else {}
     except torch.cuda.OutOfMemoryError:
@@ -161,13 +162,18 @@ def line(row: dict[str, Any]) -> str:
     return f"{place}  {row['ms']:>7.3f}  {row['idle']:>6.1%}  {row['of_floor']:>8.1%}"
 
 
-def _device() -> torch.device:
+def gpu_for(name: str) -> torch.device:
+    """The GPU of the benchmark of this name.
+
+    Raises:
+        CommandError: there is none that multiplies FP8.
+    """
     if not torch.cuda.is_available():
-        raise CommandError("bench step needs an NVIDIA GPU that torch can use; there is none")
+        raise CommandError(f"bench {name} needs an NVIDIA GPU that torch can use; there is none")
     device = torch.device("cuda", torch.cuda.current_device())
     if torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
         least = ".".join(map(str, FP8_CAPABILITY))
-        raise CommandError(f"bench step needs a GPU of compute capability {least} or newer")
+        raise CommandError(f"bench {name} needs a GPU of compute capability {least} or newer")
     return device
 
 

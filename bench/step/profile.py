@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,37 @@ class Span:
 
 def profile_cell(bench: StepBench) -> list[dict[str, Any]]:
     """Rows of `kernel_table` for the graph of a cell that has run before."""
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+
+    def run() -> None:
         for _ in range(_STEPS):
             bench.step.again(bench.bucket)
+
+    return kernel_table(traced(run), _STEPS)
+
+
+def traced(run: Callable[[], object]) -> list[Span]:
+    """What runs on the device while ``run`` does, whoever launched it."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        run()
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "trace.json"
         found.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    return kernel_table(spans_of(events), _STEPS)
+    return spans_of(events)
+
+
+def idle_share(spans: Iterable[Span]) -> float:
+    """The share of the time from the first start to the last end in which nothing runs."""
+    ordered = sorted(spans, key=lambda one: one.start)
+    if not ordered:
+        return 0.0
+    idle, latest = 0.0, ordered[0].end
+    for span in ordered:
+        idle += max(0.0, span.start - latest)
+        latest = max(latest, span.end)
+    return idle / (latest - ordered[0].start)
 
 
 def spans_of(events: Iterable[Mapping[str, Any]]) -> list[Span]:

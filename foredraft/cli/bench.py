@@ -18,6 +18,7 @@ _BENCHMARKS = (
     "wire",
     "kernels",
     "step",
+    "prompts",
     "perplexity",
     "tables",
 )
