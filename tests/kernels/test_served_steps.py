@@ -179,10 +179,10 @@ def test_chunks_of_a_prompt_are_the_same_in_a_graph(runner: Fp8Runner) -> None:
     """On a GPU; elsewhere they are in none."""
     blocks = [runner.kv.allocate(8) for _ in range(3)]
     prompt = PROMPTS[1][: 3 * BLOCK]
-    inputs, bounds = runner._chunk_inputs, runner._chunk_bounds
+    inputs = runner._chunk_inputs
     with torch.inference_mode():
         inputs.fill_chunk(blocks[0], prompt, 0)
-        expected = runner._model.chunk(inputs, bounds)[: len(prompt)].clone()
+        expected = runner._model.chunk(inputs)[: len(prompt)].clone()
     entries = runner._memory.memory.codes.view(torch.uint8)
     for own in blocks[1:]:
         scored = runner.prefill_scored(own, prompt, 0)

@@ -76,17 +76,16 @@ class StepGraphs:
 class ChunkGraph:
     """Runs chunks of one shape, from inputs that stay where they are."""
 
-    def __init__(self, model: Model, inputs: Inputs, bounds: Bounds) -> None:
+    def __init__(self, model: Model, inputs: Inputs) -> None:
         self._model = model
         self._inputs = inputs
-        self._bounds = bounds
         self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
     def run(self) -> Tensor:
         """What `Model.chunk` returns; the next run overwrites it."""
         if self._captured is None:
             pool = torch.cuda.graph_pool_handle()
-            chunk = partial(self._model.chunk, self._inputs, self._bounds)
+            chunk = partial(self._model.chunk, self._inputs)
             self._captured = _capture(chunk, pool)
         graph, x = self._captured
         graph.replay()

@@ -12,6 +12,7 @@ from kernels.fp8_gemm import fp8_gemm
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.kv_layout import KVLayer
 from kernels.lm_head import lm_head
+from kernels.prompt_attention import prompt_attention
 from kernels.quantize_rows import quantize_rows
 from kernels.quantize_weight import quantize_weight
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
@@ -22,6 +23,7 @@ from kernels.skinny_gemm import workspace_for
 from kernels.skinny_table import BF16, FP8
 from kernels.tree_attention import tree_attention
 from kernels.tree_attention_combine import Partials
+from kernels.widen_kv import room_for
 
 
 class KernelOperations:
@@ -36,6 +38,7 @@ class KernelOperations:
     def __init__(self) -> None:
         self._workspaces: dict[tuple[str, torch.Size, int], Workspace] = {}
         self._partials: dict[torch.Size, Partials] = {}
+        self._widened: dict[int, Tensor] = {}  # keys and values of a layer, by blocks of the table
 
     def quantize_weight(self, weight: Tensor) -> Matrix:
         return Matrix(*quantize_weight(weight))
@@ -102,6 +105,14 @@ class KernelOperations:
             bounds.most_rows,
             bounds.most_context,
         )
+        return out.flatten(1)
+
+    def chunk_attend(self, q: Tensor, layer: KVLayer, inputs: Inputs) -> Tensor:
+        blocks, out = inputs.tables.shape[1], torch.empty_like(q)
+        widened = self._widened.get(blocks)
+        if widened is None:
+            widened = self._widened[blocks] = room_for(layer, blocks)
+        prompt_attention(q, layer, inputs.tables, inputs.rows, widened, out)
         return out.flatten(1)
 
     def logits(self, x: Tensor, head: Tensor) -> Tensor:

@@ -37,11 +37,11 @@ class Model:
             x = self._decode(layer, self.memory.layer(number), x, inputs, bounds)
         return self._logits(x)
 
-    def chunk(self, inputs: Inputs, bounds: Bounds) -> Tensor:
+    def chunk(self, inputs: Inputs) -> Tensor:
         """Run a chunk's rows, padding included: the residual stream behind the last layer."""
         x = self._embedded(inputs)
         for number, layer in enumerate(self.weights.layers):
-            x = self._prefill(layer, self.memory.layer(number), x, inputs, bounds)
+            x = self._prefill(layer, self.memory.layer(number), x, inputs)
         return x
 
     def chunk_logits(self, x: Tensor) -> Tensor:
@@ -53,19 +53,17 @@ class Model:
     ) -> Tensor:
         run, eps = self.operations, self.weights.config.rms_eps
         tokens = run.norm_quantize(x, layer.attention_norm, eps)
-        qkv = run.product(tokens, layer.qkv, layer.qkv_bias)
-        x = run.product(self._attended(layer, kv, qkv, inputs, bounds), layer.out, residual=x)
+        q = self._written(layer, kv, run.product(tokens, layer.qkv, layer.qkv_bias), inputs)
+        attended = run.quantize(run.attend(q, kv, inputs, bounds))
+        x = run.product(attended, layer.out, residual=x)
         both = run.product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
         return run.product(run.silu_mul_quantize(both), layer.down, residual=x)
 
-    def _prefill(
-        self, layer: Layer, kv: KVLayer, x: Tensor, inputs: Inputs, bounds: Bounds
-    ) -> Tensor:
+    def _prefill(self, layer: Layer, kv: KVLayer, x: Tensor, inputs: Inputs) -> Tensor:
         run, eps = self.operations, self.weights.config.rms_eps
         tokens = run.norm_quantize(x, layer.attention_norm, eps)
-        qkv = run.chunk_product(tokens, layer.qkv, layer.qkv_bias)
-        attended = self._attended(layer, kv, qkv, inputs, bounds)
-        x = self._added(attended, layer.out, x)
+        q = self._written(layer, kv, run.chunk_product(tokens, layer.qkv, layer.qkv_bias), inputs)
+        x = self._added(run.quantize(run.chunk_attend(q, kv, inputs)), layer.out, x)
         both = run.chunk_product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
         return self._added(run.silu_mul_quantize(both), layer.down, x)
 
@@ -73,12 +71,9 @@ class Model:
         """The library's product of many rows adds no residual."""
         return self.operations.chunk_product(tokens, weight).add_(x)
 
-    def _attended(
-        self, layer: Layer, kv: KVLayer, qkv: Tensor, inputs: Inputs, bounds: Bounds
-    ) -> Tokens:
-        run = self.operations
-        q = run.write(qkv, self.weights.turns, inputs, kv, layer.head_norms)
-        return run.quantize(run.attend(q, kv, inputs, bounds))
+    def _written(self, layer: Layer, kv: KVLayer, qkv: Tensor, inputs: Inputs) -> Tensor:
+        """Queries, once keys and values are where they belong."""
+        return self.operations.write(qkv, self.weights.turns, inputs, kv, layer.head_norms)
 
     def _embedded(self, inputs: Inputs) -> Tensor:
         return self.weights.embedding.index_select(0, inputs.rows.token)

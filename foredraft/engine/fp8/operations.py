@@ -72,6 +72,10 @@ class Operations(Protocol):
         """[rows, heads * head_dim]; rows of padding hold anything."""
         ...
 
+    def chunk_attend(self, q: Tensor, layer: KVLayer, inputs: Inputs) -> Tensor:
+        """`attend` for a chunk's rows: each has the bits of its place in the prompt."""
+        ...
+
     def logits(self, x: Tensor, head: Tensor) -> Tensor:
         """float32 [rows, vocabulary]; each row has the bits that it has alone."""
         ...

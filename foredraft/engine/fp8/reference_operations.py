@@ -77,6 +77,9 @@ class ReferenceOperations:
         out = tree_attention_reference(q, layer, inputs.tables, inputs.rows, inputs.path)
         return out.flatten(1).bfloat16()
 
+    def chunk_attend(self, q: Tensor, layer: KVLayer, inputs: Inputs) -> Tensor:
+        return self.attend(q, layer, inputs, Bounds(len(q), len(q)))
+
     def logits(self, x: Tensor, head: Tensor) -> Tensor:
         if not len(x):
             return x.new_zeros((0, len(head)), dtype=torch.float32)

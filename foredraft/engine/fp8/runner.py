@@ -39,7 +39,7 @@ from kernels.kv_layout import HEAD_DIMS
 
 log = logging.getLogger(__name__)
 
-_CPU_CHUNK, _GPU_CHUNK = TILE, 4 * TILE
+_CPU_CHUNK, _GPU_CHUNK = TILE, 8 * TILE
 _MOST_GROUP = 16  # query heads per KV head that attention takes
 
 
@@ -54,10 +54,9 @@ class Fp8Runner:
         self.chunk = _GPU_CHUNK if self.on_gpu else _CPU_CHUNK
         blocks = table_blocks(info.context_length, 0)
         self._chunk_inputs = Inputs.empty(1, self.chunk, blocks, self._device)
-        self._chunk_bounds = Bounds(self.chunk, info.context_length)
         self._chunks = None
         if self.on_gpu:
-            self._chunks = ChunkGraph(model, self._chunk_inputs, self._chunk_bounds)
+            self._chunks = ChunkGraph(model, self._chunk_inputs)
         self._graphs = StepGraphs(model, info.context_length) if self.on_gpu else None
 
     @classmethod
@@ -164,7 +163,7 @@ class Fp8Runner:
         self._chunk_inputs.fill_chunk(blocks, tokens, start)
         if self._chunks is not None:
             return self._chunks.run()
-        return self._model.chunk(self._chunk_inputs, self._chunk_bounds)
+        return self._model.chunk(self._chunk_inputs)
 
 
 def choose_operations(device: str) -> tuple[torch.device, Operations]:
