@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,8 @@ def test_kernels_fit_the_processor(capability: int, memory: int, tensor_cores: s
         assert need["spilled"] <= spills, name
         assert need["shared"] <= memory, name
         assert need["registers"] * need["warps"] * 32 <= 65536, name
-        if name.startswith(("fp8", "w8a16", "bf16", "lm_head")) or "tree_attention" in name:
+        products = ("fp8", "w8a16", "bf16", "lm_head")
+        if name.startswith(products) or re.search("(tree|prompt)_attention", name):
             assert need["tensor cores"] == [tensor_cores], name
         else:
             few = "narrow" in name or "slot_attention" in name

@@ -10,9 +10,13 @@ import torch
 from bench.kernels.case import OURS
 from bench.kernels.cases import kv_kernels
 from bench.kernels.paged_trees import PagedTrees, make_pool, make_step
+from foredraft.engine.fp8.inputs import Inputs
 from kernels.attention_tiles import choose_splits
+from kernels.kv_layout import BLOCK, KVPool
+from kernels.prompt_attention import ROWS, prompt_attention
 from kernels.tree_attention import tree_attention
 from kernels.tree_attention_combine import Partials
+from kernels.widen_kv import room_for
 
 _CPU = torch.device("cpu")
 _SHAPES = ((32, 8, 128), (28, 4, 128), (9, 3, 64))
@@ -24,6 +28,7 @@ def attention_launches() -> Iterator[tuple[str, Callable[[], object]]]:
         for slots in (1, 2):
             trees = PagedTrees(heads, kv_heads, head_dim, (100,) * slots, (2,) * slots)
             yield f"attention {heads}/{kv_heads} x {head_dim}, {slots}", _attention(trees)
+        yield f"prompt {heads}/{kv_heads} x {head_dim}", _prompt(heads, kv_heads, head_dim)
     heads = kv_kernels.Heads(32, 8, 128)
     for name, prepared in {
         "rope_kv_write": kv_kernels.prepare_rope(heads, 2, _CPU),
@@ -31,6 +36,14 @@ def attention_launches() -> Iterator[tuple[str, Callable[[], object]]]:
         "build_inputs": kv_kernels.prepare_inputs(2, _CPU),
     }.items():
         yield name, partial(prepared.contestants[OURS], 0)
+
+
+def _prompt(heads: int, kv_heads: int, head_dim: int) -> Callable[[], object]:
+    inputs = Inputs.empty(1, 2 * ROWS, _CONTEXT // BLOCK, _CPU)
+    layer = KVPool.empty(1, kv_heads, 1, head_dim, _CPU).layer(0)
+    q = torch.zeros(2 * ROWS, heads, head_dim, dtype=torch.bfloat16)
+    widened = room_for(layer, inputs.tables.shape[1])
+    return partial(prompt_attention, q, layer, inputs.tables, inputs.rows, widened, q)
 
 
 def _attention(trees: PagedTrees) -> Callable[[], object]:
