@@ -66,35 +66,55 @@ def _tree_append(trees, root_ids, guesses, max_nodes, max_depth, CAPACITY: tl.co
     ids = tl.load(node_ids + here, mask=there, other=0)
     depth = tl.load(depths + here, mask=there, other=0)
     survival = tl.load(survivals + here, mask=there, other=0.0)
-    for guess in range(tl.load(starts + slot), tl.load(starts + slot + 1)):
-        parent_id, token = tl.load(parent_ids + guess), tl.load(guessed + guess)
+    first, end = tl.load(starts + slot), tl.load(starts + slot + 1)
+    new_parent_id, new_token, new_confidence, new_source = _guess(
+        parent_ids, guessed, confident, guessers, first, end
+    )
+    for guess in range(first, end):
+        parent_id, token = new_parent_id, new_token
+        confidence, source = new_confidence, new_source
+        new_parent_id, new_token, new_confidence, new_source = _guess(
+            parent_ids, guessed, confident, guessers, guess + 1, end
+        )
         node_id = child_id(parent_id, token)
         there = node < count
-        parent = tl.min(tl.where(there & (ids == parent_id), node, CAPACITY), 0)
+        above = there & (ids == parent_id)
+        parent = tl.min(tl.where(above, node, CAPACITY), 0)
         parent = tl.where(parent_id == root_id, _NO_NODE, parent)
-        new_depth = tl.sum(tl.where(node == parent, depth, 0), 0) + 1
+        new_depth = tl.sum(tl.where(above, depth, 0), 0) + 1
+        survives = tl.sum(tl.where(above, survival, 0.0), 0)
+        survives = tl.where(parent < 0, 1.0, survives) * confidence.to(tl.float64)
         known = tl.max((there & (ids == node_id)).to(tl.int32), 0)
         outcome = tl.where((count >= max_nodes) | (new_depth > max_depth), _FULL, _NEW)
         outcome = tl.where(parent == CAPACITY, _LOST, outcome)
         outcome = tl.where((known != 0) | (node_id == root_id), _KNOWN, outcome)
         tl.store(outcomes + guess, outcome)
         if outcome == _NEW:
-            confidence = tl.load(confident + guess)
-            above = tl.sum(tl.where(node == parent, survival, 0.0), 0)
-            above = tl.where(parent < 0, 1.0, above)
             place = slot * CAPACITY + count
             tl.store(tokens + place, token)
             tl.store(parents + place, parent)
             tl.store(depths + place, new_depth)
             tl.store(confidences + place, confidence)
-            tl.store(survivals + place, above * confidence.to(tl.float64))
+            tl.store(survivals + place, survives)
             tl.store(node_ids + place, node_id)
-            tl.store(sources + place, tl.load(guessers + guess))
+            tl.store(sources + place, source)
             ids = tl.where(node == count, node_id, ids)
             depth = tl.where(node == count, new_depth, depth)
-            survival = tl.where(node == count, above * confidence.to(tl.float64), survival)
+            survival = tl.where(node == count, survives, survival)
             count += 1
     tl.store(counts + slot, count)
+
+
+@triton.jit
+def _guess(parent_ids, guessed, confident, guessers, guess, end):
+    """What is told of a guess, asked for while the one before it is attached."""
+    there = guess < end
+    return (
+        tl.load(parent_ids + guess, mask=there, other=0),
+        tl.load(guessed + guess, mask=there, other=0),
+        tl.load(confident + guess, mask=there, other=0.0),
+        tl.load(guessers + guess, mask=there, other=0),
+    )
 
 
 def tree_append(
