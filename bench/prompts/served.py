@@ -66,7 +66,7 @@ class ServedPrompts:
     """A step loop in a thread, which serves one round of sequences after another."""
 
     def __init__(self, runner: Fp8Runner, sequences: int) -> None:
-        limits = Limits(sequences, max_nodes=1, max_depth=1, total_blocks=runner.kv.total_blocks)
+        limits = Limits(sequences, max_nodes=2, max_depth=1, total_blocks=runner.kv.total_blocks)
         memory = Reservations(runner)
         steps = choose_steps(runner, memory, limits)
         cost = steps.warm()
