@@ -76,7 +76,7 @@ class Model:
         return self.operations.write(qkv, self.weights.turns, inputs, kv, layer.head_norms)
 
     def _embedded(self, inputs: Inputs) -> Tensor:
-        return self.weights.embedding.index_select(0, inputs.rows.token)
+        return self.weights.embedding[inputs.rows.token]
 
     def _logits(self, x: Tensor) -> Tensor:
         eps = self.weights.config.rms_eps
