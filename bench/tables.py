@@ -97,6 +97,8 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             ]
         case "step":
             return _stepped(report)
+        case "prompts":
+            return [_prompted(report)]
         case "extension":
             return [_extended(report)]
         case _:
@@ -229,6 +231,19 @@ def _step_times(rows: list[dict[str, Any]]) -> str:
     times = _listed(f"{row['ms']:.2f}" for row in rows)
     shares = _listed(f"{row['of_floor']:.0%}" for row in rows)
     return f"{times} ms ({shares} of the memory's speed)"
+
+
+def _prompted(report: dict[str, Any]) -> tuple[str, str]:
+    firsts = report["first_token_ms"]
+    target = f"{report['layers']} layers of {report['hidden']} in {report['dtype']}"
+    steps = (
+        f"then steps of {report['step_ms']:.2f} ms, "
+        f"at most {report['longest_gap_steps']:.2f} of them without a token"
+    )
+    return (
+        f"{report['sequences']} prompts of {report['prompt']} tokens at once, {target}",
+        f"first tokens after {firsts[0] / 1000:.2f} to {firsts[-1] / 1000:.2f} s, {steps}",
+    )
 
 
 def _policies(report: dict[str, Any]) -> list[tuple[str, str]]:

@@ -89,6 +89,27 @@ def test_steps_stand_beside_each_other_by_their_guesses(tmp_path: Path) -> None:
     assert "256" not in text
 
 
+def test_first_tokens_of_prompts_and_the_longest_gap_are_told(tmp_path: Path) -> None:
+    report = {
+        "benchmark": "prompts",
+        "command": "foredraft bench prompts",
+        "machine": {"processor": "some processor", "cores": 2, "gpu": "some GPU"},
+        "versions": {},
+        "layers": 32,
+        "hidden": 4096,
+        "dtype": "fp8",
+        "sequences": 3,
+        "prompt": 500,
+        "first_token_ms": [250.0, 500.0, 1004.0],
+        "step_ms": 2.5,
+        "longest_gap_steps": 1.4,
+    }
+    text = tables(tmp_path, report)
+    place = "3 prompts of 500 tokens at once, 32 layers of 4096 in fp8"
+    found = "first tokens after 0.25 to 1.00 s, then steps of 2.50 ms, at most 1.40 of them without"
+    assert f"| {place} | {found} a token | `foredraft bench prompts` |" in text
+
+
 def test_same_ids_are_counted_over_our_own_systems(tmp_path: Path) -> None:
     text = tables(tmp_path, compare(2, same=10), compare(2, same=9))
     assert "19 of our 20 answers with guesses have the same ids" in text
