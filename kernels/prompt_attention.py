@@ -67,7 +67,7 @@ def prompt_attention(
         ROWS=ROWS,
         TOKENS=_TOKENS * _TOKENS_WIDTH // max(width, _TOKENS_WIDTH),
         num_warps=4,
-        num_stages=2,
+        num_stages=3,
     )
 
 

@@ -15,6 +15,7 @@ Moved per row: 2 (heads + 2 kv_heads) head_dim bytes in and 4 head_dim of the ta
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,9 @@ from kernels.kv_layout import (
     power_of_two,
     quantize_vectors_reference,
 )
+
+_FEW_ROWS = 128  # more keep all processors at work with several heads in a program
+_MANY_HEADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,8 @@ def rope_kv_write(
     if rows == 0:
         return
     early = starts_early(q.device)
-    rope_kv_write_kernel[(rows, heads + 2 * kv_heads)](
+    together = math.gcd(heads, kv_heads, _MANY_HEADS) if rows > _FEW_ROWS else 1
+    rope_kv_write_kernel[(rows, (heads + 2 * kv_heads) // together)](
         qkv,
         turns,
         position,
@@ -95,11 +100,12 @@ def rope_kv_write(
         NORMED=head_norms is not None,
         HEADS=heads,
         KV_HEADS=kv_heads,
+        TOGETHER=together,
         HEAD_DIM=head_dim,
         WIDTH=triton.next_power_of_2(head_dim),
         EARLY=early,
         launch_pdl=early,
-        num_warps=1,
+        num_warps=max(together // 2, 1),
         enable_fp_fusion=False,
     )
 
@@ -119,39 +125,43 @@ def rope_kv_write_kernel(
     NORMED: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
+    TOGETHER: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One program per row and head of qkv."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """One program per row and TOGETHER heads of qkv, which are all queries, keys or values."""
+    row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * TOGETHER
     let_next_in(EARLY)
     begin(EARLY)
     at = tl.load(place + row).to(tl.int64)
     if at >= 0:
-        lane = tl.arange(0, WIDTH)
-        inside = lane < HEAD_DIM
+        head, lane = first + tl.arange(0, TOGETHER), tl.arange(0, WIDTH)
+        inside = (lane < HEAD_DIM)[None, :]
         source = row * (HEADS + 2 * KV_HEADS) + head
-        x = tl.load(qkv + source * HEAD_DIM + lane, mask=inside, other=0.0).to(tl.float32)
-        if head < HEADS + KV_HEADS:
+        there = qkv + source[:, None] * HEAD_DIM + lane[None, :]
+        x = tl.load(there, mask=inside, other=0.0).to(tl.float32)
+        if first < HEADS + KV_HEADS:
             if NORMED:
-                root = tl.sqrt_rn(tl.sum(x * x, 0) / HEAD_DIM + eps)
-                weight = tl.load(norms + head * HEAD_DIM + lane, mask=inside, other=0.0)
-                x = x * tl.div_rn(1.0, root) * weight
+                root = tl.sqrt_rn(tl.sum(x * x, 1) / HEAD_DIM + eps)
+                weight = norms + head[:, None] * HEAD_DIM + lane[None, :]
+                weight = tl.load(weight, mask=inside, other=0.0)
+                x = x * tl.div_rn(1.0, root)[:, None] * weight
             pair = tl.arange(0, WIDTH // 2)
             turn = turns + (tl.load(position + row).to(tl.int64) * (HEAD_DIM // 2) + pair) * 2
-            cosine = tl.load(turn, mask=pair < HEAD_DIM // 2, other=0.0)
-            sine = tl.load(turn + 1, mask=pair < HEAD_DIM // 2, other=0.0)
-            real, imaginary = tl.split(tl.reshape(x, [WIDTH // 2, 2]))
+            cosine = tl.load(turn, mask=pair < HEAD_DIM // 2, other=0.0)[None, :]
+            sine = tl.load(turn + 1, mask=pair < HEAD_DIM // 2, other=0.0)[None, :]
+            real, imaginary = tl.split(tl.reshape(x, [TOGETHER, WIDTH // 2, 2]))
             turned = real * cosine - imaginary * sine, real * sine + imaginary * cosine
-            x = tl.reshape(tl.join(turned[0], turned[1]), [WIDTH])
-        if head < HEADS:
-            tl.store(q + (row * HEADS + head) * HEAD_DIM + lane, to_bf16(x), mask=inside)
+            x = tl.reshape(tl.join(turned[0], turned[1]), [TOGETHER, WIDTH])
+        if first < HEADS:
+            target = q + (row * HEADS + head)[:, None] * HEAD_DIM + lane[None, :]
+            tl.store(target, to_bf16(x), mask=inside)
         else:
             target = (head - HEADS).to(tl.int64) * places + at
-            exponent = exponent_of(tl.max(finite_magnitude(x), 0))
-            code = to_e4m3(no_infinity(x) * power_of_two(-exponent))
-            tl.store(codes + target * HEAD_DIM + lane, code, mask=inside)
+            exponent = exponent_of(tl.max(finite_magnitude(x), 1))
+            code = to_e4m3(no_infinity(x) * power_of_two(-exponent)[:, None])
+            tl.store(codes + target[:, None] * HEAD_DIM + lane[None, :], code, mask=inside)
             tl.store(exponents + target, exponent.to(tl.int8))
 
 

@@ -72,11 +72,20 @@ def _relative_error(found: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(3, 1, 64), (2, 2, 80), (7, 1, 128)], ids=str
+    ("heads", "kv_heads", "head_dim", "few_rows"),
+    [(3, 1, 64, 4), (2, 2, 80, 4), (7, 1, 128, 4), (4, 2, 80, 3), (3, 1, 64, 3)],
+    ids=str,
 )
 def test_every_byte_is_the_references(
-    device: torch.device, heads: int, kv_heads: int, head_dim: int
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    few_rows: int,
 ):
+    """Of many rows, too, which have several heads in a program where these come in pairs."""
+    monkeypatch.setattr("kernels.rope_kv_write._FEW_ROWS", few_rows)
     rows = _rows(4, (heads + 2 * kv_heads) * head_dim)
     q, layer = _written(rows, heads, kv_heads, head_dim, device)
     expected = KVPool.empty(1, kv_heads, _BLOCKS, head_dim, torch.device("cpu")).layer(0)

@@ -32,6 +32,7 @@ import kernels.early_start
 import kernels.skinny_gemm
 import kernels.tree_attention
 from kernels.bf16_gemm_skinny import bf16_gemm_skinny
+from kernels.embed_rows import embed_rows
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.lm_head import lm_head
 from kernels.quantize_rows import quantize_rows
@@ -76,6 +77,8 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
     yield "quantize_weight", partial(quantize_weight, _bf16(16, _K))
     for width in (4096, 8192):
         x, gamma = _bf16(2, width), torch.zeros(width)
+        token = torch.zeros(2, dtype=torch.int32)
+        yield f"embed_rows {width}", partial(embed_rows, x, token)
         yield f"rmsnorm {width}", partial(rmsnorm_residual, x, gamma, 1e-5, residual=x)
         norm = partial(rmsnorm_residual_quant, x, gamma, 1e-5, residual=x)
         yield f"rmsnorm, quantised {width}", norm

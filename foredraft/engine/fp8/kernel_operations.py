@@ -8,6 +8,7 @@ from torch import Tensor
 from foredraft.engine.fp8.inputs import Bounds, Inputs
 from foredraft.engine.fp8.operations import Matrix, Tokens
 from kernels.attention_tiles import choose_splits
+from kernels.embed_rows import embed_rows
 from kernels.fp8_gemm import fp8_gemm
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
 from kernels.kv_layout import KVLayer
@@ -43,9 +44,18 @@ class KernelOperations:
     def quantize_weight(self, weight: Tensor) -> Matrix:
         return Matrix(*quantize_weight(weight))
 
+    def embed(self, embedding: Tensor, token: Tensor) -> Tensor:
+        return embed_rows(embedding, token)
+
     def norm_quantize(self, x: Tensor, gamma: Tensor, eps: float) -> Tokens:
         codes, scales, _ = rmsnorm_residual_quant(x, gamma, eps)
         return Tokens(codes, scales)
+
+    def add_norm_quantize(
+        self, delta: Tensor, x: Tensor, gamma: Tensor, eps: float
+    ) -> tuple[Tokens, Tensor]:
+        codes, scales, total = rmsnorm_residual_quant(delta, gamma, eps, residual=x, new_residual=x)
+        return Tokens(codes, scales), total
 
     def norm(self, x: Tensor, gamma: Tensor, eps: float) -> Tensor:
         return rmsnorm_residual(x, gamma, eps)[0]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from foredraft.engine.fp8.inputs import Bounds, Inputs
-from foredraft.engine.fp8.operations import Matrix, Operations, Tokens
+from foredraft.engine.fp8.operations import Operations
 from foredraft.engine.fp8.weights import Layer, Weights
 from kernels.kv_layout import KVLayer, KVPool
 
@@ -40,9 +40,10 @@ class Model:
     def chunk(self, inputs: Inputs) -> Tensor:
         """Run a chunk's rows, padding included: the residual stream behind the last layer."""
         x = self._embedded(inputs)
+        behind = None  # what the layer before adds to x: the norm behind it does so
         for number, layer in enumerate(self.weights.layers):
-            x = self._prefill(layer, self.memory.layer(number), x, inputs)
-        return x
+            x, behind = self._prefill(layer, self.memory.layer(number), x, behind, inputs)
+        return x if behind is None else x.add_(behind)
 
     def chunk_logits(self, x: Tensor) -> Tensor:
         """Logits of some rows of what `chunk` returned."""
@@ -59,24 +60,28 @@ class Model:
         both = run.product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
         return run.product(run.silu_mul_quantize(both), layer.down, residual=x)
 
-    def _prefill(self, layer: Layer, kv: KVLayer, x: Tensor, inputs: Inputs) -> Tensor:
+    def _prefill(
+        self, layer: Layer, kv: KVLayer, x: Tensor, behind: Tensor | None, inputs: Inputs
+    ) -> tuple[Tensor, Tensor]:
+        """The library's product of many rows adds no residual: the last one's is returned apart."""
         run, eps = self.operations, self.weights.config.rms_eps
-        tokens = run.norm_quantize(x, layer.attention_norm, eps)
+        if behind is None:
+            tokens = run.norm_quantize(x, layer.attention_norm, eps)
+        else:
+            tokens, x = run.add_norm_quantize(behind, x, layer.attention_norm, eps)
         q = self._written(layer, kv, run.chunk_product(tokens, layer.qkv, layer.qkv_bias), inputs)
-        x = self._added(run.quantize(run.chunk_attend(q, kv, inputs)), layer.out, x)
-        both = run.chunk_product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
-        return self._added(run.silu_mul_quantize(both), layer.down, x)
-
-    def _added(self, tokens: Tokens, weight: Matrix, x: Tensor) -> Tensor:
-        """The library's product of many rows adds no residual."""
-        return self.operations.chunk_product(tokens, weight).add_(x)
+        attended = run.quantize(run.chunk_attend(q, kv, inputs))
+        behind = run.chunk_product(attended, layer.out)
+        tokens, x = run.add_norm_quantize(behind, x, layer.mlp_norm, eps)
+        both = run.chunk_product(tokens, layer.gate_up)
+        return x, run.chunk_product(run.silu_mul_quantize(both), layer.down)
 
     def _written(self, layer: Layer, kv: KVLayer, qkv: Tensor, inputs: Inputs) -> Tensor:
         """Queries, once keys and values are where they belong."""
         return self.operations.write(qkv, self.weights.turns, inputs, kv, layer.head_norms)
 
     def _embedded(self, inputs: Inputs) -> Tensor:
-        return self.weights.embedding[inputs.rows.token]
+        return self.operations.embed(self.weights.embedding, inputs.rows.token)
 
     def _logits(self, x: Tensor) -> Tensor:
         eps = self.weights.config.rms_eps

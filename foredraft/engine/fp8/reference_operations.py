@@ -33,9 +33,18 @@ class ReferenceOperations:
     def quantize_weight(self, weight: Tensor) -> Matrix:
         return Matrix(*quantize_weight_reference(weight))
 
+    def embed(self, embedding: Tensor, token: Tensor) -> Tensor:
+        return embedding[token]
+
     def norm_quantize(self, x: Tensor, gamma: Tensor, eps: float) -> Tokens:
         codes, scales, _ = rmsnorm_residual_quant_reference(x, gamma, eps)
         return Tokens(codes, scales)
+
+    def add_norm_quantize(
+        self, delta: Tensor, x: Tensor, gamma: Tensor, eps: float
+    ) -> tuple[Tokens, Tensor]:
+        codes, scales, total = rmsnorm_residual_quant_reference(delta, gamma, eps, x)
+        return Tokens(codes, scales), total
 
     def norm(self, x: Tensor, gamma: Tensor, eps: float) -> Tensor:
         return rmsnorm_residual_reference(x, gamma, eps)[0].bfloat16()

@@ -70,7 +70,7 @@ def quantise(
         UnsupportedModel: a weight is not finite.
     """
     make = _Maker(read, config, device, operations)
-    embedding = make.plain("model.embed_tokens.weight").bfloat16()
+    embedding = make.plain("model.embed_tokens.weight").bfloat16().contiguous()
     head = embedding if config.tied else make.plain("lm_head.weight").bfloat16()
     return Weights(
         config=config,
