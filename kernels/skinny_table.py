@@ -19,7 +19,7 @@ ELEMENT_BYTES = {FP8: 1, W8A16: 1, BF16: 2}
 _PROGRAMS = 264
 _MIN_SLICE = 512
 _MAX_SPLITS = 8
-_FEW = 32  # tokens of a tile; above, tokens are as much of the traffic as weights
+_FEW, _SOME = 16, 32  # tokens of a tile; above, tokens are as much of the traffic as weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,20 @@ class Launch:
 class Tiling:
     """K is multiplied ``block_k`` columns at a time, in ``splits`` slices with a program each.
 
-    few, many: launches of tiles of up to 32 tokens, and of more.
+    few, some, many: launches of tiles of up to 16 tokens, of 32 and of more; some is few if None.
     """
 
     block_k: int
     splits: int
     few: Launch
     many: Launch
+    some: Launch | None = None
 
     def launch(self, tokens: int) -> Launch:
         """For tiles of so many tokens."""
-        return self.few if tokens <= _FEW else self.many
+        if tokens > _SOME:
+            return self.many
+        return self.few if self.some is None or tokens <= _FEW else self.some
 
 
 # Found by `foredraft bench kernels --tune`: (operands, N, K) to the best tiling there.
