@@ -155,8 +155,8 @@ def rope_kv_write_kernel(
             turned = real * cosine - imaginary * sine, real * sine + imaginary * cosine
             x = tl.reshape(tl.join(turned[0], turned[1]), [TOGETHER, WIDTH])
         if first < HEADS:
-            target = q + (row * HEADS + head)[:, None] * HEAD_DIM + lane[None, :]
-            tl.store(target, to_bf16(x), mask=inside)
+            own = q + (row * HEADS + head)[:, None] * HEAD_DIM + lane[None, :]
+            tl.store(own, to_bf16(x), mask=inside)
         else:
             target = (head - HEADS).to(tl.int64) * places + at
             exponent = exponent_of(tl.max(finite_magnitude(x), 1))

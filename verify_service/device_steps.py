@@ -99,6 +99,7 @@ class DeviceSteps:
         self._ended = 0.0
 
     def warm(self) -> StepCost:
+        self._runner.warm()
         began = time.perf_counter()
         shapes = [replace(b, filters=f) for b in self._buckets for f in (False, True)]
         if self._runner.on_gpu:

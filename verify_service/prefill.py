@@ -9,7 +9,7 @@ REPLAY_ROWS = 64
 
 
 def feed(runner: Runner, sequence: VerifySequence) -> None:
-    """Run one chunk of the prompt, or one chain of tokens that were committed before.
+    """Run some of the prompt, or one chain of tokens that were committed before.
 
     The prompt's last token was a root when the sequence first ran, so it is a row of a chain:
     a prefill may round it differently.
@@ -17,7 +17,8 @@ def feed(runner: Runner, sequence: VerifySequence) -> None:
     prompt_end = len(sequence.opened.prompt) - 1
     start = sequence.fed
     if start < prompt_end:
-        end = min(start + runner.chunk, prompt_end)
+        most = runner.chunk if sequence.scoring else runner.longest
+        end = min(start + most, prompt_end)
         chunk = sequence.blocks, sequence.tokens[start:end], start
         if sequence.scoring:
             sequence.score(start, runner.prefill_scored(*chunk))

@@ -258,7 +258,7 @@ class StepLoop:
         started = time.perf_counter()
         self.answers.tell()
         try:
-            with self.pulse.expecting(self._clock.cost(max(self._runner.chunk, REPLAY_ROWS))):
+            with self.pulse.expecting(self._clock.cost(max(self._runner.longest, REPLAY_ROWS))):
                 feed(self._runner, sequence)
         except Exception as error:
             self._fail((sequence,), error)

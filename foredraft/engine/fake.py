@@ -45,6 +45,10 @@ class FakeRunner:
         self._shares = _shares(settings.acceptance)
         self._paths: dict[int, int] = {}  # physical slot -> id of the path that ends there
 
+    @property
+    def longest(self) -> int:
+        return self.chunk
+
     def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
         """Write the entries of one chunk of prompt."""
         ready = time.perf_counter() + self._seconds

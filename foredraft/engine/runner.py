@@ -40,10 +40,16 @@ _CPU_CHUNK, _GPU_CHUNK = TILE, 4 * TILE
 
 
 class Runner(Protocol):
-    """What the services need of a model. Not thread-safe: one engine thread owns it."""
+    """What the services need of a model. Not thread-safe: one engine thread owns it.
+
+    chunk: prompts are run from multiples of it on. longest: tokens that one call takes at most.
+    """
 
     info: ModelInfo
     chunk: int
+
+    @property
+    def longest(self) -> int: ...
 
     @property
     def kv(self) -> BlockPool: ...
@@ -148,6 +154,10 @@ class ModelRunner:
             tiles.linear.rows,
         )
         return cls(model, kv, tiles, info)
+
+    @property
+    def longest(self) -> int:
+        return self.chunk
 
     @property
     def kv(self) -> BlockPool:

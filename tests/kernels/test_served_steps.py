@@ -17,6 +17,7 @@ from support.tiny_models import make_tiny_llama
 from support.verify_driver import Answer, Guesser, VerifyDriver, no_guesses
 
 from foredraft.config import EngineConfig
+from foredraft.engine.fp8.inputs import Inputs
 from foredraft.engine.fp8.runner import Fp8Runner
 from foredraft.engine.kv import BLOCK
 from foredraft.params import Schedule
@@ -179,7 +180,7 @@ def test_chunks_of_a_prompt_are_the_same_in_a_graph(runner: Fp8Runner) -> None:
     """On a GPU; elsewhere they are in none."""
     blocks = [runner.kv.allocate(8) for _ in range(3)]
     prompt = PROMPTS[1][: 3 * BLOCK]
-    inputs = runner._chunk_inputs
+    inputs = Inputs.empty(1, runner.chunk, len(blocks[0]), runner._device)
     with torch.inference_mode():
         inputs.fill_chunk(blocks[0], prompt, 0)
         expected = runner._model.chunk(inputs)[: len(prompt)].clone()

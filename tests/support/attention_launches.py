@@ -32,6 +32,7 @@ def attention_launches() -> Iterator[tuple[str, Callable[[], object]]]:
     heads = kv_kernels.Heads(32, 8, 128)
     for name, prepared in {
         "rope_kv_write": kv_kernels.prepare_rope(heads, 2, _CPU),
+        "rope_kv_write, many rows": kv_kernels.prepare_rope(heads, 200, _CPU),
         "kv_compact": kv_kernels.prepare_compact(heads, 2, 1, _CPU),
         "build_inputs": kv_kernels.prepare_inputs(2, _CPU),
     }.items():

@@ -34,11 +34,13 @@ import kernels.tree_attention
 from kernels.bf16_gemm_skinny import bf16_gemm_skinny
 from kernels.embed_rows import embed_rows
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
+from kernels.fp8_gemm_tall import fp8_gemm_tall
 from kernels.lm_head import lm_head
 from kernels.quantize_rows import quantize_rows
 from kernels.quantize_weight import quantize_weight
 from kernels.rmsnorm_residual_quant import rmsnorm_residual, rmsnorm_residual_quant
 from kernels.silu_mul_quant import silu_mul_quant
+from kernels.skinny_arguments import Extras
 from kernels.skinny_table import Launch, Tiling
 from kernels.w8a16_gemm_skinny import w8a16_gemm_skinny
 
@@ -98,6 +100,10 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
             high = Launch(block_n=256, warps=8, stages=3)
             deep = Tiling(block_k=256, splits=1, few=high, many=high)
             yield f"fp8 deep {rows}", partial(fp8, tiling=deep)
+    has_descriptors = kernels.early_start.capability(n.device) >= (9, 0)
+    for rows in (16, 256) if has_descriptors else ():  # few narrow tiles, and wide ones
+        extras = Extras(n, torch.zeros(rows), None, _bf16(rows, 256))
+        yield f"fp8 tall {rows}", partial(fp8_gemm_tall, _codes(rows, _K), codes, extras)
     gate_up = _bf16(16, 2 * _K)
     yield "fp8 silu_mul", partial(fp8_gemm_skinny, gate_up, None, codes, n, silu_mul=True)
     yield "w8a16 silu_mul", partial(w8a16_gemm_skinny, gate_up, codes, n, silu_mul=True)

@@ -73,20 +73,30 @@ class StepGraphs:
         return _Captured(inputs, graph, logits)
 
 
-class ChunkGraph:
-    """Runs chunks of one shape, from inputs that stay where they are."""
+class Chunks:
+    """Runs chunks of a prompt in launches of one shape, on a GPU as a graph."""
 
     def __init__(self, model: Model, inputs: Inputs) -> None:
+        """``inputs``: of one sequence and the launch's rows."""
         self._model = model
         self._inputs = inputs
         self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
-    def run(self) -> Tensor:
-        """What `Model.chunk` returns; the next run overwrites it."""
+    def compile(self) -> None:
+        """Launch all kernels that there are, for who only compiles them."""
+        self._model.first_layer().chunk(self._inputs)
+
+    def run(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
+        """What `Model.chunk` returns for positions from ``start`` on; the next run overwrites it.
+
+        With no tokens all of it is padding.
+        """
+        self._inputs.fill_chunk(blocks, tokens, start)
+        if not self._inputs.memory.is_cuda:
+            return self._model.chunk(self._inputs)
         if self._captured is None:
             pool = torch.cuda.graph_pool_handle()
-            chunk = partial(self._model.chunk, self._inputs)
-            self._captured = _capture(chunk, pool)
+            self._captured = _capture(partial(self._model.chunk, self._inputs), pool)
         graph, x = self._captured
         graph.replay()
         return x

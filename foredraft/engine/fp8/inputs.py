@@ -78,7 +78,10 @@ class Inputs:
         upload(self.tables[: len(batch), :width], tables)
 
     def fill_chunk(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
-        """Take in a chunk of a prompt: every row sees the positions before it as committed."""
+        """Take in a chunk of a prompt: every row sees the positions before it as committed.
+
+        Without tokens and blocks all rows are padding.
+        """
         memory = _nothing(1, len(self.rows.slot))
         parts, count = dict(_split(memory, 1, len(self.rows.slot))), len(tokens)
         positions = np.arange(start, start + count)
@@ -90,7 +93,8 @@ class Inputs:
         parts["place"][:count] = table[positions // BLOCK] * BLOCK + positions % BLOCK
         upload(self.memory, memory)
         width = min(len(table), self.tables.shape[1])
-        upload(self.tables[0, :width], table[:width])
+        if width:
+            upload(self.tables[0, :width], table[:width])
 
 
 def next_power(count: int) -> int:

@@ -51,12 +51,6 @@ class KernelOperations:
         codes, scales, _ = rmsnorm_residual_quant(x, gamma, eps)
         return Tokens(codes, scales)
 
-    def add_norm_quantize(
-        self, delta: Tensor, x: Tensor, gamma: Tensor, eps: float
-    ) -> tuple[Tokens, Tensor]:
-        codes, scales, total = rmsnorm_residual_quant(delta, gamma, eps, residual=x, new_residual=x)
-        return Tokens(codes, scales), total
-
     def norm(self, x: Tensor, gamma: Tensor, eps: float) -> Tensor:
         return rmsnorm_residual(x, gamma, eps)[0]
 
@@ -79,8 +73,12 @@ class KernelOperations:
             workspace=self.workspace(FP8, weight.codes, len(x.codes)),
         )
 
-    def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
-        return fp8_gemm(x.codes, x.scales, weight.codes, weight.scales, bias=bias)
+    def chunk_product(
+        self, x: Tokens, weight: Matrix, bias: Tensor | None = None, residual: Tensor | None = None
+    ) -> Tensor:
+        return fp8_gemm(
+            x.codes, x.scales, weight.codes, weight.scales, bias=bias, residual=residual
+        )
 
     def write(
         self,

@@ -7,14 +7,18 @@ rows keep their bits in any company.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor
 
 from foredraft.engine.fp8.inputs import Bounds, Inputs
 from foredraft.engine.fp8.operations import Operations
-from foredraft.engine.fp8.weights import Layer, Weights
+from foredraft.engine.fp8.weights import Weights
 from kernels.kv_layout import KVLayer, KVPool
+
+Product = Callable[..., Tensor]
+Attend = Callable[[Tensor, KVLayer], Tensor]
 
 
 class Model:
@@ -32,56 +36,40 @@ class Model:
 
     def step(self, inputs: Inputs, bounds: Bounds) -> Tensor:
         """Run a step's rows and write their KV: logits, float32 [rows, real vocabulary]."""
-        x = self._embedded(inputs)
-        for number, layer in enumerate(self.weights.layers):
-            x = self._decode(layer, self.memory.layer(number), x, inputs, bounds)
-        return self._logits(x)
+        run = self.operations
+
+        def attend(q: Tensor, kv: KVLayer) -> Tensor:
+            return run.attend(q, kv, inputs, bounds)
+
+        return self._logits(self._through(inputs, run.product, attend))
 
     def chunk(self, inputs: Inputs) -> Tensor:
         """Run a chunk's rows, padding included: the residual stream behind the last layer."""
-        x = self._embedded(inputs)
-        behind = None  # what the layer before adds to x: the norm behind it does so
-        for number, layer in enumerate(self.weights.layers):
-            x, behind = self._prefill(layer, self.memory.layer(number), x, behind, inputs)
-        return x if behind is None else x.add_(behind)
+        run = self.operations
+
+        def attend(q: Tensor, kv: KVLayer) -> Tensor:
+            return run.chunk_attend(q, kv, inputs)
+
+        return self._through(inputs, run.chunk_product, attend)
 
     def chunk_logits(self, x: Tensor) -> Tensor:
         """Logits of some rows of what `chunk` returned."""
         return self._logits(x)
 
-    def _decode(
-        self, layer: Layer, kv: KVLayer, x: Tensor, inputs: Inputs, bounds: Bounds
-    ) -> Tensor:
-        run, eps = self.operations, self.weights.config.rms_eps
-        tokens = run.norm_quantize(x, layer.attention_norm, eps)
-        q = self._written(layer, kv, run.product(tokens, layer.qkv, layer.qkv_bias), inputs)
-        attended = run.quantize(run.attend(q, kv, inputs, bounds))
-        x = run.product(attended, layer.out, residual=x)
-        both = run.product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
-        return run.product(run.silu_mul_quantize(both), layer.down, residual=x)
-
-    def _prefill(
-        self, layer: Layer, kv: KVLayer, x: Tensor, behind: Tensor | None, inputs: Inputs
-    ) -> tuple[Tensor, Tensor]:
-        """The library's product of many rows adds no residual: the last one's is returned apart."""
-        run, eps = self.operations, self.weights.config.rms_eps
-        if behind is None:
+    def _through(self, inputs: Inputs, product: Product, attend: Attend) -> Tensor:
+        """The residual stream behind the last layer."""
+        run, weights = self.operations, self.weights
+        eps = weights.config.rms_eps
+        x = run.embed(weights.embedding, inputs.rows.token)
+        for number, layer in enumerate(weights.layers):
+            kv = self.memory.layer(number)
             tokens = run.norm_quantize(x, layer.attention_norm, eps)
-        else:
-            tokens, x = run.add_norm_quantize(behind, x, layer.attention_norm, eps)
-        q = self._written(layer, kv, run.chunk_product(tokens, layer.qkv, layer.qkv_bias), inputs)
-        attended = run.quantize(run.chunk_attend(q, kv, inputs))
-        behind = run.chunk_product(attended, layer.out)
-        tokens, x = run.add_norm_quantize(behind, x, layer.mlp_norm, eps)
-        both = run.chunk_product(tokens, layer.gate_up)
-        return x, run.chunk_product(run.silu_mul_quantize(both), layer.down)
-
-    def _written(self, layer: Layer, kv: KVLayer, qkv: Tensor, inputs: Inputs) -> Tensor:
-        """Queries, once keys and values are where they belong."""
-        return self.operations.write(qkv, self.weights.turns, inputs, kv, layer.head_norms)
-
-    def _embedded(self, inputs: Inputs) -> Tensor:
-        return self.operations.embed(self.weights.embedding, inputs.rows.token)
+            qkv = product(tokens, layer.qkv, layer.qkv_bias)
+            q = run.write(qkv, weights.turns, inputs, kv, layer.head_norms)
+            x = product(run.quantize(attend(q, kv)), layer.out, residual=x)
+            both = product(run.norm_quantize(x, layer.mlp_norm, eps), layer.gate_up)
+            x = product(run.silu_mul_quantize(both), layer.down, residual=x)
+        return x
 
     def _logits(self, x: Tensor) -> Tensor:
         eps = self.weights.config.rms_eps

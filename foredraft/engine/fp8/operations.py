@@ -43,12 +43,6 @@ class Operations(Protocol):
 
     def norm_quantize(self, x: Tensor, gamma: Tensor, eps: float) -> Tokens: ...
 
-    def add_norm_quantize(
-        self, delta: Tensor, x: Tensor, gamma: Tensor, eps: float
-    ) -> tuple[Tokens, Tensor]:
-        """`norm_quantize` of ``x + delta``, and that sum, which may be written over ``x``."""
-        ...
-
     def norm(self, x: Tensor, gamma: Tensor, eps: float) -> Tensor: ...
 
     def quantize(self, x: Tensor) -> Tokens: ...
@@ -61,8 +55,10 @@ class Operations(Protocol):
         """Of a step's rows: each has the bits that it has alone."""
         ...
 
-    def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
-        """Of a chunk's rows, of which there are always as many: each has the bits of its place."""
+    def chunk_product(
+        self, x: Tokens, weight: Matrix, bias: Tensor | None = None, residual: Tensor | None = None
+    ) -> Tensor:
+        """Of a chunk's rows: each has the bits that it has in any other chunk."""
         ...
 
     def write(

@@ -40,12 +40,6 @@ class ReferenceOperations:
         codes, scales, _ = rmsnorm_residual_quant_reference(x, gamma, eps)
         return Tokens(codes, scales)
 
-    def add_norm_quantize(
-        self, delta: Tensor, x: Tensor, gamma: Tensor, eps: float
-    ) -> tuple[Tokens, Tensor]:
-        codes, scales, total = rmsnorm_residual_quant_reference(delta, gamma, eps, x)
-        return Tokens(codes, scales), total
-
     def norm(self, x: Tensor, gamma: Tensor, eps: float) -> Tensor:
         return rmsnorm_residual_reference(x, gamma, eps)[0].bfloat16()
 
@@ -63,8 +57,10 @@ class ReferenceOperations:
         )
         return made.bfloat16()
 
-    def chunk_product(self, x: Tokens, weight: Matrix, bias: Tensor | None = None) -> Tensor:
-        return self.product(x, weight, bias)
+    def chunk_product(
+        self, x: Tokens, weight: Matrix, bias: Tensor | None = None, residual: Tensor | None = None
+    ) -> Tensor:
+        return self.product(x, weight, bias, residual)
 
     def write(
         self,

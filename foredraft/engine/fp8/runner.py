@@ -1,8 +1,8 @@
 """Runs a target in FP8: the same protocol as `ModelRunner`, other numbers.
 
 A step's rows have the same bits in any company: every operation looks at one row, or is a kernel
-(or a reference) that promises it. A chunk of a prompt is a launch of one fixed shape at a fixed
-place, in which the position before each row is committed already.
+(or a reference) that promises it. In a chunk of a prompt the position before each row is committed
+already; a row there has the bits of its place, however many chunks are run in one launch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch import Tensor
 from foredraft.config import FP8, FP8_CAPABILITY, EngineConfig
 from foredraft.engine.attention_plan import TILE, SequenceRows
 from foredraft.engine.device import choose_device
+from foredraft.engine.fp8.compile_ahead import compiling_ahead
 from foredraft.engine.fp8.device_step import DeviceStep, StepLimits
-from foredraft.engine.fp8.graphs import MOST_ROWS, ChunkGraph, StepGraphs
+from foredraft.engine.fp8.graphs import MOST_ROWS, Chunks, StepGraphs
 from foredraft.engine.fp8.inputs import Bounds, Inputs, table_blocks
 from foredraft.engine.fp8.kernel_operations import KernelOperations
 from foredraft.engine.fp8.kv import CodedKV
@@ -39,7 +40,8 @@ from kernels.kv_layout import HEAD_DIMS
 
 log = logging.getLogger(__name__)
 
-_CPU_CHUNK, _GPU_CHUNK = TILE, 8 * TILE
+# Rows of the launches that prompts are run in: the first is a chunk.
+_CPU_LAUNCHES, _GPU_LAUNCHES = (TILE,), (4 * TILE, 8 * TILE, 16 * TILE)
 _MOST_GROUP = 16  # query heads per KV head that attention takes
 
 
@@ -51,12 +53,12 @@ class Fp8Runner:
         self._model = model
         self._memory = kv
         self._device = model.weights.embedding.device
-        self.chunk = _GPU_CHUNK if self.on_gpu else _CPU_CHUNK
+        launches = _GPU_LAUNCHES if self.on_gpu else _CPU_LAUNCHES
+        self.chunk = launches[0]
         blocks = table_blocks(info.context_length, 0)
-        self._chunk_inputs = Inputs.empty(1, self.chunk, blocks, self._device)
-        self._chunks = None
-        if self.on_gpu:
-            self._chunks = ChunkGraph(model, self._chunk_inputs)
+        self._launches = {
+            rows: Chunks(model, Inputs.empty(1, rows, blocks, self._device)) for rows in launches
+        }
         self._graphs = StepGraphs(model, info.context_length) if self.on_gpu else None
 
     @classmethod
@@ -114,22 +116,39 @@ class Fp8Runner:
         return DeviceStep(self._model, limits, self.info.vocab_size)
 
     @property
+    def longest(self) -> int:
+        return max(self._launches)
+
+    @property
     def kv(self) -> BlockPool:
         return self._memory.pool
 
     @torch.inference_mode()
-    def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
-        """Write the KV of one chunk of prompt, positions start..start+len(tokens)-1.
+    def warm(self) -> None:
+        """Compile and capture what prompts are run in, on a GPU, before the first one comes."""
+        if not self.on_gpu:
+            return
+        with compiling_ahead():
+            for launch in self._launches.values():
+                launch.compile()
+        for launch in self._launches.values():
+            launch.run((), (), 0)
 
-        ``start`` is a multiple of ``chunk`` and at most ``chunk`` tokens are given, so that a
-        position is always computed in the same launch.
+    @torch.inference_mode()
+    def prefill(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> None:
+        """Write the KV of some of a prompt, positions start..start+len(tokens)-1.
+
+        ``start`` is a multiple of ``chunk``.
         """
-        self._run_chunk(blocks, tokens, start)
+        while tokens:
+            rows = self._rows_for(len(tokens))
+            self._launches[rows].run(blocks, tokens[:rows], start)
+            start, tokens = start + rows, tokens[rows:]
 
     @torch.inference_mode()
     def prefill_scored(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
-        """`prefill`, with the same bits; returns logits of the rows as `forward` does."""
-        x = self._run_chunk(blocks, tokens, start)
+        """`prefill` of at most a chunk, with the same bits; logits of the rows as `forward`'s."""
+        x = self._launches[self._rows_for(len(tokens))].run(blocks, tokens, start)
         return self._model.chunk_logits(x[: len(tokens)])
 
     @torch.inference_mode()
@@ -159,11 +178,9 @@ class Fp8Runner:
         """Zero blocks whose values may not be finite, before they are freed."""
         self._memory.scrub(blocks)
 
-    def _run_chunk(self, blocks: Sequence[int], tokens: Sequence[int], start: int) -> Tensor:
-        self._chunk_inputs.fill_chunk(blocks, tokens, start)
-        if self._chunks is not None:
-            return self._chunks.run()
-        return self._model.chunk(self._chunk_inputs)
+    def _rows_for(self, left: int) -> int:
+        """Of the next launch: the largest that is filled, or the smallest."""
+        return max((rows for rows in self._launches if rows <= left), default=min(self._launches))
 
 
 def choose_operations(device: str) -> tuple[torch.device, Operations]:

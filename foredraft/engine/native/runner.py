@@ -55,6 +55,10 @@ class NativeRunner:
         return cls(model, kv, info)
 
     @property
+    def longest(self) -> int:
+        return self.chunk
+
+    @property
     def kv(self) -> BlockPool:
         return self._memory.pool
 
