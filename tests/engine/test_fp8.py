@@ -115,6 +115,25 @@ def test_logits_are_close_to_those_of_the_weights_as_they_were(
     assert likeness.mean() > 0.985
 
 
+@pytest.mark.parametrize("directory", ["llama"], indirect=True)
+def test_a_prompt_is_the_same_in_launches_of_any_size(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """180 tokens: 128, then 64 of which 12 are padding; or chunk by chunk."""
+    tokens = tokens_of(180)
+    found = []
+    for launches in ((64,), (64, 128)):
+        monkeypatch.setattr("foredraft.engine.fp8.runner._CPU_LAUNCHES", launches)
+        runner = load(directory)
+        assert (runner.chunk, runner.longest) == (64, launches[-1])
+        blocks = runner.kv.allocate(runner.kv.blocks_for(190))
+        step = runner.chunk if len(launches) == 1 else len(tokens)
+        for start in range(0, len(tokens), step):
+            runner.prefill(blocks, tokens[start : start + step], start)
+        found.append(runner.forward([rows_of(blocks, 180, [5, 6], [-1, 0])]))
+    assert torch.equal(*found)
+
+
 def test_rows_have_the_same_bits_in_any_company(runner: Runner) -> None:
     """A chain, and the same chain as a branch of a tree, among others that reach over a tile."""
     prompt, other = tokens_of(60), tokens_of(125, seed=1)
