@@ -12,6 +12,7 @@ CASE_FILES: tuple[str, ...] = (
     "fp8_gemm",
     "kv_kernels",
     "lm_head",
+    "prompt_attention",
     "rolling_trees",
     "row_kernels",
     "sampling",

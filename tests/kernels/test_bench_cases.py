@@ -13,6 +13,7 @@ from bench.kernels.cases import (
     draft_kernels,
     fp8_gemm,
     lm_head,
+    prompt_attention,
     row_kernels,
     skinny_gemm,
 )
@@ -31,6 +32,7 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         partial(lm_head.prepare, W8A16, _SHAPE, 2),
         pytest.param(partial(lm_head.prepare, BF16, _SHAPE, 2), marks=pytest.mark.slow),
         partial(fp8_gemm.prepare, _SHAPE, 17),
+        partial(prompt_attention.prepare, (4, 2, 16), 64, 64),
         partial(row_kernels.prepare_norm, 48, 3),
         partial(row_kernels.prepare_silu, 48, 3),
         partial(row_kernels.prepare_rows, 48, 3),
@@ -46,6 +48,7 @@ _SHAPE = Shape("tiny", "layer", 8, 32)
         "head w8a16",
         "head bf16",
         "many",
+        "prompt",
         "norm",
         "silu",
         "rows",
