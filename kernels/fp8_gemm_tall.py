@@ -3,7 +3,7 @@
 ``out[m, n] = bfloat16(sum_k x[m, k] w[n, k] * w_scale[n] * x_scale[m] + bias[n] + residual[m, n])``
 
 A program per processor takes tile after tile of the output, so that a tile's end overlaps the next
-one's beginning. Tiles are smaller where there would be too few of them; K is never cut.
+one's beginning. Tiles are as wide as keeps all processors at work; K is never cut.
 
 Same bits: the tensor cores keep the whole sum, 32 columns at a time from the first on, whatever the
 tile and the number of rows. So a row has the same bits in any launch of this kernel (not those of
@@ -28,8 +28,8 @@ from kernels.skinny_table import FP8
 _TOKENS = 128  # of a tile
 _COLUMNS = 128  # of K, at a time
 _BAND = 8  # tiles of tokens that take the same weights one after another
-# Weight rows of a tile, warps and stages: the first that fills half of the processors.
-_TILES = ((256, 8, 3), (128, 4, 4))
+# Weight rows of a tile, warps and stages, and what a weight row costs beside one of the widest.
+_TILES = ((256, 8, 3, 1.0), (128, 4, 4, 1.12), (64, 4, 6, 1.6))
 
 
 def fp8_gemm_tall(
@@ -49,8 +49,13 @@ def fp8_gemm_tall(
     if not rows:
         return out
     bands, processors = triton.cdiv(rows, _TOKENS), _processors(x.device)
-    enough = (one for one in _TILES if 2 * bands * triton.cdiv(n, one[0]) >= processors)
-    block_n, warps, stages = next(enough, _TILES[-1])
+
+    def cost(tile: tuple[int, int, int, float]) -> float:
+        block_n, _, _, price = tile
+        turns: int = -(-bands * -(-n // block_n) // processors)
+        return turns * block_n * price
+
+    block_n, warps, stages, _ = min(_TILES, key=cost)
     programs = min(processors, bands * triton.cdiv(n, block_n))
     _tall[(programs,)](
         TensorDescriptor.from_tensor(x, [_TOKENS, _COLUMNS]),

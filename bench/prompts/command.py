@@ -45,7 +45,7 @@ from foredraft.wire.messages import ModelInfo
 
 _SEQUENCES, _LENGTH = Range(1, 64), Range(1, 2**20)
 _SPARE = 2  # times the KV that all sequences need
-_WATCHED_SECONDS = 0.3
+_WATCHED_SECONDS, _WATCHED_TOKENS = 0.3, 250
 
 
 def main(arguments: list[str]) -> int:
@@ -103,7 +103,7 @@ def _profiled(served: ServedPrompts, runner: Fp8Runner, args: argparse.Namespace
         served.wait(served.start(args.sequences, args.prompt, 1))
 
     kernels = kernel_table(traced(feed), chunks)
-    heard = served.start(args.sequences, args.prompt, args.tokens)
+    heard = served.start(args.sequences, args.prompt, _WATCHED_TOKENS)
     served.wait(heard, first=True)
     idle = idle_share(traced(lambda: time.sleep(_WATCHED_SECONDS)))
     served.wait(heard)

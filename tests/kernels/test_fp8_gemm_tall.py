@@ -35,12 +35,12 @@ def test_sums_are_those_of_the_reference(
 
 def test_a_row_is_the_same_in_any_launch(device: torch.device) -> None:
     """On a GPU tiles have other widths, too."""
-    k, n = (4096, 28672) if device.type == "cuda" else (144, 40)
+    k, n = (4096, 8192) if device.type == "cuda" else (144, 40)
     (x, x_scale), (w, w_scale) = _operand(300, k, 3), _operand(n, k, 4)
     x, w, w_scale = x.to(device), w.to(device), w_scale.to(device)
     x_scale = x_scale.to(device)
     together = fp8_gemm_tall(x, w, Extras(w_scale, x_scale))
-    for first, end in ((0, 129), (130, 140), (160, 300)):
+    for first, end in ((0, 129), (130, 140), (160, 290)):
         alone = fp8_gemm_tall(x[first:end].contiguous(), w, Extras(w_scale, x_scale[first:end]))
         assert torch.equal(alone, together[first:end])
 

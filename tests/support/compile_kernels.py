@@ -101,7 +101,7 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
             deep = Tiling(block_k=256, splits=1, few=high, many=high)
             yield f"fp8 deep {rows}", partial(fp8, tiling=deep)
     has_descriptors = kernels.early_start.capability(n.device) >= (9, 0)
-    for rows in (16, 256) if has_descriptors else ():  # few narrow tiles, and wide ones
+    for rows in (16, 256, 512) if has_descriptors else ():  # tiles of each width
         extras = Extras(n, torch.zeros(rows), None, _bf16(rows, 256))
         yield f"fp8 tall {rows}", partial(fp8_gemm_tall, _codes(rows, _K), codes, extras)
     gate_up = _bf16(16, 2 * _K)
