@@ -9,7 +9,11 @@ from llvmlite import binding, ir
 
 
 class Compiled:
-    """Machine code of a module, for this very processor; it lives as long as this object."""
+    """Machine code of a module, for this very processor.
+
+    It lives as long as the process: others hold addresses in it, where nothing holds this object,
+    and while the interpreter ends a thread may be running it.
+    """
 
     def __init__(self, module: ir.Module) -> None:
         binding.initialize_native_target()
@@ -22,8 +26,11 @@ class Compiled:
             machine, binding.create_pipeline_tuning_options(speed_level=2)
         )
         passes.getModulePassManager().run(parsed, passes)
-        self._engine = binding.create_mcjit_compiler(parsed, machine)
-        self._engine.finalize_object()
+        engine = binding.create_mcjit_compiler(parsed, machine)
+        engine.finalize_object()
+        names = [function.name for function in module.functions if not function.is_declaration]
+        self._addresses: dict[str, int] = {n: engine.get_function_address(n) for n in names}
+        engine.detach()  # or it gives the code back
         self._functions: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -38,7 +45,7 @@ class Compiled:
         return self._functions[name]
 
     def address(self, name: str) -> int:
-        return int(self._engine.get_function_address(name))
+        return self._addresses[name]
 
 
 def _target_machine() -> Any:

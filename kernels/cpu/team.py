@@ -50,16 +50,16 @@ class Team:
             memory, self.address - ctypes.addressof(memory)
         )
         state[_TICKET] = _ROUND  # closed
+        self._state = state  # a call may outlast what closes the team at the interpreter's end
         code = _compiled()
         help_ = code.function("help", 2)
-        helpers = [
-            threading.Thread(target=help_, args=(self.address, number), daemon=True)
-            for number in range(1, threads)
-        ]
-        for helper in helpers:
-            helper.start()
-        # Helpers run code, on memory, that both go with the process at the latest.
+        helpers: list[threading.Thread] = []
+        # First: where a helper cannot be started, those before it must end before the memory goes.
         weakref.finalize(self, _close, state, self.address, code["ring"], helpers)
+        for number in range(1, threads):
+            helper = threading.Thread(target=help_, args=(self.address, number), daemon=True)
+            helper.start()
+            helpers.append(helper)
 
 
 def _close(

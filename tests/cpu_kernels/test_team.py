@@ -77,3 +77,18 @@ def test_helpers_end_with_their_team() -> None:
     del team
     gc.collect()
     assert threading.active_count() == before
+
+
+def test_where_a_helper_cannot_be_started_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, start = threading.active_count(), threading.Thread.start
+
+    def start_three(thread: threading.Thread) -> None:
+        if threading.active_count() == before + 3:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_three)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Team(6)
+    gc.collect()
+    assert threading.active_count() == before
