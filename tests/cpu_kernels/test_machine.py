@@ -1,0 +1,30 @@
+"""Where kernels cannot be made they are not offered."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.cpu import available
+
+
+@pytest.mark.parametrize(
+    "library",
+    [None, "raise OSError('Could not find/load shared object file')"],
+    ids=["missing", "broken"],
+)
+def test_without_llvm_nothing_is_available(
+    library: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "llvmlite"]:
+        monkeypatch.delitem(sys.modules, name)
+    if library is None:
+        monkeypatch.setitem(sys.modules, "llvmlite", None)
+    else:
+        (tmp_path / "llvmlite").mkdir()
+        (tmp_path / "llvmlite/__init__.py").touch()
+        (tmp_path / "llvmlite/binding.py").write_text(library)
+        monkeypatch.syspath_prepend(tmp_path)
+    assert not available.__wrapped__()
