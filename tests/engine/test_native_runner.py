@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.tiny_models import make_tiny_model
@@ -118,3 +119,11 @@ def test_prompt_rows_have_the_bits_of_decoded_ones(runner: NativeRunner) -> None
     for place, token in enumerate(prompt):
         runner.forward([chain(start, place, [token])])
     assert torch.equal(runner.forward([chain(start, 66, [9])])[0], following)
+
+
+def test_tokens_may_be_numbers_of_any_width(runner: NativeRunner) -> None:
+    rows = []
+    for width in (np.int64, np.int32):
+        blocks = runner.kv.allocate(2)
+        rows.append(runner.prefill_scored(blocks, list(np.array(tokens(9), dtype=width)), 0))
+    assert torch.equal(*rows)

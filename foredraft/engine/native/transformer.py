@@ -59,7 +59,8 @@ class NativeTransformer:
             raise IndexError(f"tokens must be below {known}, positions below {context}")
         if plan.rows > self._routines.rows:
             self._routines = self._with_room(plan.rows)
-        self._routines.run(torch.tensor(tokens), plan, entries_only=entries_only)
+        numbers = torch.tensor(tokens, dtype=torch.int64)
+        self._routines.run(numbers, plan, entries_only=entries_only)
 
     def _with_room(self, rows: int) -> Routines:
         return Routines(self._config, self._weights, self._turns, self._memory, self._team, rows)
