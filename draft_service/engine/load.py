@@ -6,12 +6,9 @@ from draft_service.engine.draft_engine import DraftEngine, ModelEngine
 from draft_service.engine.lean import LeanEngine
 from draft_service.engine.stand_in import RunnerEngine
 from foredraft.config import EngineConfig
-from foredraft.engine.device import choose_device
-from foredraft.engine.model_config import UnsupportedModel, read_model_config
-from foredraft.engine.native.weights import check_columns
+from foredraft.engine.native.choice import runs_native
 from foredraft.engine.runner import load_runner
 from foredraft.wire.messages import ModelInfo
-from kernels.cpu import available
 
 
 def load_engine(settings: EngineConfig, target: ModelInfo) -> DraftEngine:
@@ -31,18 +28,8 @@ def load_model_engine(settings: EngineConfig, target: ModelInfo) -> ModelEngine:
     Raises:
         UnsupportedModel: the directory holds no model that can be run.
     """
-    if not _prefers_native(settings):
+    if settings.dtype != "auto" or not runs_native(settings):
         return LeanEngine.load(settings, target)
     from draft_service.engine.native import NativeEngine  # where its kernels can be made
 
     return NativeEngine.load(settings, target)
-
-
-def _prefers_native(settings: EngineConfig) -> bool:
-    if settings.dtype != "auto" or choose_device(settings.device).type != "cpu" or not available():
-        return False
-    try:
-        check_columns(read_model_config(settings.model))
-    except UnsupportedModel:  # what else there is to say of it the other engine says
-        return False
-    return True

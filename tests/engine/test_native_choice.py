@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.tiny_models import make_tiny_llama
 
 from foredraft.config import EngineConfig, SettingError
 from foredraft.engine.model_config import BLOCK_FILE
@@ -20,25 +21,39 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "available", lambda: True)
 
 
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return make_tiny_llama(tmp_path, layers=1)
+
+
 def test_auto_takes_the_blocks_that_are_there(
-    tmp_path: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
+    directory: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = EngineConfig(tmp_path, device="cpu")
+    settings = EngineConfig(directory, device="cpu")
     assert not prefers_native(settings)
-    (tmp_path / BLOCK_FILE).touch()
+    (directory / BLOCK_FILE).touch()
     assert prefers_native(settings)
-    assert not prefers_native(EngineConfig(tmp_path, dtype="float16", device="cpu"))
+    assert not prefers_native(EngineConfig(directory, dtype="float16", device="cpu"))
     monkeypatch.setattr(choice, "available", lambda: False)
     assert not prefers_native(settings)
 
 
+def test_auto_leaves_shapes_that_kernels_do_not_take(tmp_path: Path, kernels: None) -> None:
+    # All inputs are whole blocks, so a conversion writes them; heads are no whole vectors.
+    directory = make_tiny_llama(tmp_path, layers=1, hidden=160, heads=8, kv_heads=8, head_dim=20)
+    (directory / BLOCK_FILE).touch()
+    settings = EngineConfig(directory, device="cpu", kv_memory_mib=1)
+    assert not prefers_native(settings)
+    assert load_runner(settings).info.dtype != "int8"
+
+
 def test_auto_stays_on_a_gpu(
-    tmp_path: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
+    directory: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / BLOCK_FILE).touch()
+    (directory / BLOCK_FILE).touch()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert not prefers_native(EngineConfig(tmp_path))
-    assert prefers_native(EngineConfig(tmp_path, device="cpu"))
+    assert not prefers_native(EngineConfig(directory))
+    assert prefers_native(EngineConfig(directory, device="cpu"))
 
 
 def test_int8_elsewhere_is_refused(
@@ -52,10 +67,10 @@ def test_int8_elsewhere_is_refused(
 
 
 @pytest.mark.skipif(not choice.available(), reason="the kernels do not run here")
-def test_both_lead_to_a_runner_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_lead_to_a_runner_of_its_own(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = "foredraft.engine.native.runner.NativeRunner.load"
     monkeypatch.setattr(load, lambda settings: settings)
-    (tmp_path / BLOCK_FILE).touch()
+    (directory / BLOCK_FILE).touch()
     for dtype in ("int8", "auto"):
-        settings = EngineConfig(tmp_path, dtype=dtype, device="cpu")
+        settings = EngineConfig(directory, dtype=dtype, device="cpu")
         assert load_runner(settings) is settings

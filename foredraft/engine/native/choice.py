@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from foredraft.config import INT8, EngineConfig, SettingError
 from foredraft.engine.device import choose_device
-from foredraft.engine.model_config import has_blocks
+from foredraft.engine.model_config import UnsupportedModel, has_blocks, read_model_config
+from foredraft.engine.native.weights import check_columns
 from foredraft.params import InvalidField
 from kernels.cpu import available
 
@@ -15,9 +16,18 @@ def prefers_native(settings: EngineConfig) -> bool:
     Then it is the very same model, in a third of float16's bytes. Other weights int8 would round as
     nobody has asked for.
     """
-    if settings.dtype != "auto" or not has_blocks(settings.model):
+    return settings.dtype == "auto" and has_blocks(settings.model) and runs_native(settings)
+
+
+def runs_native(settings: EngineConfig) -> bool:
+    """Whether the kernels run on the device, and take a model of this shape."""
+    if choose_device(settings.device).type != "cpu" or not available():
         return False
-    return choose_device(settings.device).type == "cpu" and available()
+    try:
+        check_columns(read_model_config(settings.model))
+    except UnsupportedModel:  # what else there is to say of it another engine says
+        return False
+    return True
 
 
 def check_native(settings: EngineConfig) -> None:
