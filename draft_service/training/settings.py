@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foredraft.engine.model_config import BLOCK_FILE
 from foredraft.params import InvalidField
 
 _EDGE = 2**20
@@ -123,11 +124,14 @@ def write_whole(file: Path, content: bytes) -> None:
 
 
 def _target_digest(directory: Path) -> str:
-    """Configuration, tokenizer, and sizes and edges of the weights: weights may be very large."""
+    """Configuration, tokenizer, and sizes and edges of the weights: weights may be very large.
+
+    Not their blocks, the same once more, which may come and go.
+    """
     digest = hashlib.sha256()
     for name in ("config.json", "tokenizer.json"):
         digest.update((directory / name).read_bytes())
-    for file in sorted(directory.glob("*.safetensors")):
+    for file in sorted(set(directory.glob("*.safetensors")) - {directory / BLOCK_FILE}):
         size = file.stat().st_size
         digest.update(f"{file.name} {size} ".encode())
         with file.open("rb") as content:

@@ -29,10 +29,11 @@ from draft_service.training.objective import distillation_loss
 from draft_service.training.pair import load_pair, use_device
 from draft_service.training.prompt_ids import chat_ids
 from draft_service.training.prune import choose_layers, prune
-from draft_service.training.settings import derived_seed
+from draft_service.training.settings import TrainSettings, answer_identity, derived_seed
 from draft_service.training.target_memory import TargetMemory
 from draft_service.training.vocabulary import answer_counts, choose_vocabulary, save_vocabulary
 from foredraft.chat_template import ChatTemplate
+from foredraft.engine.model_config import BLOCK_FILE
 from foredraft.engine.noise import gumbel
 from foredraft.params import InvalidField
 from foredraft.request import ChatMessage
@@ -239,6 +240,17 @@ def test_the_bar_moves_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         bar.batch_done(20, 150)  # some ended early
         bar.move(20, 0.25, 30)
         assert "25/40" in str(bar._bar) and bar.tokens == 150
+
+
+def test_a_run_goes_on_when_blocks_come_or_go_beside_its_target(tmp_path: Path) -> None:
+    target = make_tiny_model(tmp_path / "target", "llama", layers=1)
+    place = tmp_path / "run"
+    settings = TrainSettings(target, place, place, place, prompts=())
+    before = answer_identity(settings)
+    (target / BLOCK_FILE).write_bytes(b"the weights once more")
+    assert answer_identity(settings) == before
+    (target / "model-00002-of-00002.safetensors").write_bytes(b"more weights")
+    assert answer_identity(settings) != before
 
 
 def test_each_use_of_chance_has_numbers_of_its_own() -> None:
