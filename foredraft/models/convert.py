@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-from safetensors.numpy import save_file
-
 from foredraft.engine.model_config import BLOCK_FILE
 from foredraft.models.gguf_blocks import llama_blocks
 from foredraft.models.gguf_reader import GgufFile
 from foredraft.models.gguf_tokenizer import build_tokenizer, tokenizer_config
 from foredraft.models.gguf_weights import llama_config, llama_weights
+from foredraft.models.tensor_file import write_tensors
 
 
 def convert_gguf(source: Path, destination: Path) -> None:
@@ -27,20 +25,15 @@ def convert_gguf(source: Path, destination: Path) -> None:
     _write_json(destination / "generation_config.json", _generation_config(config))
     _write_json(destination / "tokenizer_config.json", tokenizer_config(file))
     build_tokenizer(file).save(str(destination / "tokenizer.json"))
-    _save(llama_weights(file), destination / "model.safetensors")
+    write_tensors(llama_weights(file), destination / "model.safetensors")
     blocks = llama_blocks(file)
     if blocks is not None:
-        _save(blocks, destination / BLOCK_FILE)
+        write_tensors(blocks, destination / BLOCK_FILE)
 
 
 def _generation_config(config: dict[str, Any]) -> dict[str, Any]:
     ids = ("bos_token_id", "eos_token_id", "pad_token_id")
     return {"_from_model_config": True} | {name: config[name] for name in ids}
-
-
-def _save(tensors: dict[str, NDArray[Any]], path: Path) -> None:
-    save_file(tensors, path, metadata={"format": "pt"})
-    path.chmod(0o644)  # it is made for its owner only, but a cache may be shared
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

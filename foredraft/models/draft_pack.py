@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from foredraft.models.fetch import ModelError
 from foredraft.models.int8_rows import Int8Rows
+from foredraft.models.tensor_file import write_tensors
 
 _FORMAT = "foredraft draft, 1"
 _SCALES = ".scales"
@@ -56,8 +56,7 @@ class DraftPack:
         entries[_DIGEST] = _digest(entries, tensors)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=".pack-") as scratch:
             made = Path(scratch) / file.name
-            save_file(tensors, made, metadata=entries)
-            made.chmod(0o644)
+            write_tensors(tensors, made, entries)
             os.replace(made, file)
 
     @property

@@ -6,8 +6,6 @@ import json
 import tempfile
 from pathlib import Path
 
-from safetensors.numpy import save_file
-
 from foredraft.config import cache_directory
 from foredraft.engine.model_config import VOCABULARY_FILE, UnsupportedModel
 from foredraft.models.companions import copy_companions
@@ -15,6 +13,7 @@ from foredraft.models.draft_pack import DraftPack, Tensors, read_pack
 from foredraft.models.fetch import ModelError
 from foredraft.models.publish import publish
 from foredraft.models.target_tensors import digest, read_target_tensor
+from foredraft.models.tensor_file import write_tensors
 
 
 def unpack_draft(file: Path, target: Path, out: Path | None = None) -> Path:
@@ -72,12 +71,7 @@ def _make(pack: DraftPack, shared: Tensors, target: Path, directory: Path) -> No
         if pack.card:
             (made / "README.md").write_text(pack.card, encoding="utf-8")
         floats = {name: rows.floats() for name, rows in pack.matrices.items()}
-        _save(shared | pack.vectors | floats, made / "model.safetensors")
+        write_tensors(shared | pack.vectors | floats, made / "model.safetensors")
         if pack.ids is not None:
-            _save({"ids": pack.ids}, made / VOCABULARY_FILE)
+            write_tensors({"ids": pack.ids}, made / VOCABULARY_FILE)
         publish(made, directory)
-
-
-def _save(tensors: Tensors, file: Path) -> None:
-    save_file(tensors, file, metadata={"format": "pt"})
-    file.chmod(0o644)  # it is made for its owner only, but a cache may be shared

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import io
+import resource
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.tiny_models import make_tiny_llama
 
 from foredraft.models import convert, fetch, resolve
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError
+from foredraft.models.tensor_file import write_tensors
 from foredraft.params import InvalidField
 
 MEMBER = "carrier/tiny.gguf"
@@ -91,6 +94,22 @@ def test_a_cache_that_cannot_be_written_is_named(cache: Path, tiny: KnownModel) 
     cache.write_text("a file where a folder should be")
     with pytest.raises(ModelError, match=f"^model tiny cannot be kept in {cache}/models: "):
         resolve.resolve_model("tiny")
+
+
+def test_a_cache_without_room_is_named(
+    cache: Path, tiny: KnownModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(source: Path, destination: Path) -> None:
+        write_tensors({"weight": np.zeros(10_000)}, destination / "model.safetensors")
+
+    monkeypatch.setattr(convert, "convert_gguf", write)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(ModelError, match=f"^model tiny cannot be kept in {cache}/models: "):
+            resolve.resolve_model("tiny")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_two_processes_may_convert_at_once(
