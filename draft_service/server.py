@@ -200,17 +200,16 @@ def load(config: DraftConfig) -> Engine:
     """
     target = read_target(config.target)
     limits = Limits(config.max_sequences, config.max_nodes, config.max_depth)
-    store = SuffixStore(config.suffix_store)
+    store, keeps = SuffixStore(config.suffix_store), config.suffix_store > 0
     engine = None if config.engine is None else _load_engine(config.engine, target)
     if engine is None:
-        return Engine(
-            WorkerIdentity(announced(target, None), limits), Drafter(target, limits, store=store)
-        )
+        identity = WorkerIdentity(announced(target, None), limits, keeps_texts=keeps)
+        return Engine(identity, Drafter(target, limits, store=store))
     from draft_service.model_drafter import ModelDrafter
 
     engine.warm_up()
     limits = replace(limits, total_blocks=engine.pool.total_blocks)
-    identity = WorkerIdentity(announced(target, engine.info), limits)
+    identity = WorkerIdentity(announced(target, engine.info), limits, keeps_texts=keeps)
     return Engine(identity, Drafter(target, limits, ModelDrafter(engine, target), store))
 
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 from foredraft.policy.balance import FIRST_WAY, Balance, Way, Window
 from foredraft.policy.promise import Promises
 
 # After a change, for as long as both last: what is in flight was made the old way.
-_SETTLING_STEPS, _SETTLING_MS = 6, 100.0
-_LEAST_STEPS, _LEAST_TOKENS, _LEAST_MS = 16, 192, 150.0  # of a window; less says too little
-_MOST_LOST = 12.0  # tokens of each sequence that the best way would be ahead by: no need for more
+_SETTLING_STEPS, _SETTLING_MS = 4, 100.0
+# Before steps with guesses that follow plain ones: drafters are told everything and take it in.
+_WAKING_STEPS, _WAKING_MS = 16, 100.0
+_LEAST_STEPS = 16  # of a window; less says too little
+_LEAST_TOKENS, _LEAST_MS = 192, 150.0  # and of one in which steps differ by more than
+_STEADY = 0.02  # of all its tokens, as a standard error
+_MOST_LOST = 8.0  # tokens of each sequence that the way in force is ahead by: no need for more
+_SURE = 3.0  # standard errors that it would be ahead by
+_LASTING_STEPS = 8  # in a row, of another size of batch: fewer are a load that comes or goes
 
 
 @dataclass(slots=True)
 class _Sums:
-    """A window that has not ended; ``bound_ms``: the target's passes alone."""
+    """A window that has not ended.
+
+    bound_ms: the target's passes alone.
+    lost: tokens of one sequence by which the way in force would be ahead.
+    squares: of what each step lost.
+    """
 
     settling_ms: float = 0.0
     steps: int = 0
@@ -23,21 +35,65 @@ class _Sums:
     tokens_each: float = 0.0  # as promised and usually kept
     milliseconds: float = 0.0
     bound_ms: float = 0.0
+    lost: float = 0.0
+    squares: float = 0.0
+
+    def add(self, tokens_each: float, period_ms: float, pass_ms: float, rate: float) -> None:
+        """``rate``: of the way in force."""
+        lost = rate * period_ms - tokens_each
+        self.steps += 1
+        self.tokens_each += tokens_each
+        self.milliseconds += period_ms
+        self.bound_ms += pass_ms
+        self.lost += lost
+        self.squares += lost * lost
+
+    @property
+    def error(self) -> float:
+        """Standard error of what was lost, as if steps did not depend on each other."""
+        return math.sqrt(max(0.0, self.squares - self.lost * self.lost / self.steps))
+
+    @property
+    def bound(self) -> float:
+        return self.steps / max(self.bound_ms, 1e-3)
+
+    @property
+    def is_enough(self) -> bool:
+        if self.steps < _LEAST_STEPS:
+            return False
+        long = self.tokens >= _LEAST_TOKENS and self.milliseconds >= _LEAST_MS
+        return long or self.error <= _STEADY * self.tokens_each
+
+    @property
+    def is_behind(self) -> bool:
+        sure = self.steps >= _LEAST_STEPS and self.lost > _SURE * self.error
+        return sure or self.lost > _MOST_LOST
+
+
+@dataclass(slots=True)
+class _Size:
+    """One size of batch: what is known of it, and the window that has begun."""
+
+    balance: Balance
+    sums: _Sums = field(default_factory=_Sums)
 
 
 class Balancer:
     """Keeps a balance for each size of batch: 1, 2, 3 to 4, 5 to 8, ... sequences.
 
     Only steps with sequences that may speculate count, and of those only their tokens.
+
+    way: how steps are run.
+    awaited: how they are to be run once drafters are awake; else the same.
     """
 
     def __init__(self) -> None:
-        self._balances: dict[int, Balance] = {}
-        self._size = 0
-        self._sums = _Sums()
+        self.way = self.awaited = FIRST_WAY
+        self._sizes: dict[int, _Size] = {}
+        self._size, self._now = -1, _Size(Balance())
+        self._next_size, self._next_steps = -1, 0
         self._promises = Promises()
-        self._settling_steps, self._settling_ms = 0, 0.0
-        self.way = FIRST_WAY
+        self._pause_steps, self._pause_ms = 0, 0.0
 
     def stepped(
         self,
@@ -58,48 +114,77 @@ class Balancer:
         """
         if not speculating:
             return self.way
-        self._look_at(sequences)
-        self._promises = self._promises.after(promised, tokens - speculating)
-        if self._settling_steps > 0 and self._settling_ms > 0.0:
-            self._settling_steps -= 1
-            self._settling_ms -= period_ms
-            self._sums.settling_ms += period_ms
-        elif period_ms > 0.0:
-            self._sums.tokens += tokens
-            tokens_each = 1.0 + self._promises.kept * promised / speculating
-            self._add(tokens_each, period_ms, pass_ms)
+        size = (sequences - 1).bit_length()
+        if size != self._size:
+            self._meet(size)
+        elif self._next_steps:
+            self._next_steps = 0
+        if promised:
+            self._promises = self._promises.after(promised, tokens - speculating)
+        if self._pause_steps > 0:
+            self._wait(period_ms)
+        elif period_ms > 0.0 and size == self._size:
+            self._now.sums.tokens += tokens
+            self._add(1.0 + self._promises.kept * promised / speculating, period_ms, pass_ms)
         return self.way
 
-    def _look_at(self, sequences: int) -> None:
-        """Go on with the balance for that many sequences; a new one begins with the way at hand."""
-        size = (sequences - 1).bit_length()
-        if size == self._size and self._balances:
-            return
-        self._size = size
-        self._sums = _Sums()
-        self._go(self._balances.setdefault(size, Balance(self.way)).way)
+    def _meet(self, size: int) -> None:
+        """A step was of another size; the first one ever is looked at at once."""
+        self._next_steps = self._next_steps + 1 if size == self._next_size else 1
+        self._next_size = size
+        if self._next_steps >= _LASTING_STEPS or not self._sizes:
+            self._next_steps = 0
+            self._look_at(size)
+
+    def _look_at(self, size: int) -> None:
+        """Go on with what is known of that size, or else with what others of them say."""
+        known = self._sizes.get(size)
+        if known is None:
+            nearest = min(self._sizes, key=lambda other: abs(other - size), default=None)
+            if nearest is None:
+                balance = Balance.first(self.way)
+            else:
+                balance = self._sizes[nearest].balance.for_size(more=size > nearest)
+            known = self._sizes[size] = _Size(balance)
+        elif known.balance.on_trial:  # which would need a whole window
+            known = self._sizes[size] = _Size(known.balance.untried())
+        self._size, self._now = size, known
+        self._go(known.balance.way)
+
+    def _wait(self, period_ms: float) -> None:
+        self._pause_steps -= 1
+        self._pause_ms -= period_ms
+        if self.way is self.awaited:
+            self._now.sums.settling_ms += period_ms
+        if self._pause_ms <= 0.0:
+            self._pause_steps = 0
+        if self._pause_steps == 0 and self.way is not self.awaited:
+            self.way = self.awaited
+            self._settle()
 
     def _add(self, tokens_each: float, period_ms: float, pass_ms: float) -> None:
-        sums = self._sums
-        sums.steps += 1
-        sums.tokens_each += tokens_each
-        sums.milliseconds += period_ms
-        sums.bound_ms += pass_ms
-        balance = self._balances[self._size]
-        enough = (
-            sums.steps >= _LEAST_STEPS
-            and sums.tokens >= _LEAST_TOKENS
-            and sums.milliseconds >= _LEAST_MS
-        )
-        bound = sums.steps / max(sums.bound_ms, 1e-3)
-        known = balance.best_rate or bound  # at first: what plain decoding cannot exceed
-        if enough or known * sums.milliseconds - sums.tokens_each > _MOST_LOST:
-            window = Window(self.way, sums.tokens_each, sums.milliseconds, bound, sums.settling_ms)
-            self._balances[self._size] = balance = balance.after(window)
-            self._sums = _Sums()
-            self._go(balance.way)
+        now = self._now
+        sums, balance = now.sums, now.balance
+        # At first the way in force is compared with what plain decoding cannot exceed.
+        rate = balance.rate or 1.0 / max(pass_ms, 1e-3)
+        sums.add(tokens_each, period_ms, pass_ms, rate)
+        if sums.is_enough or (self.way is not Way.PLAIN and sums.is_behind):
+            window = Window(
+                self.way, sums.tokens_each, sums.milliseconds, sums.bound, sums.settling_ms
+            )
+            now.balance, now.sums = balance.after(window), _Sums()
+            self._go(now.balance.way)
 
     def _go(self, way: Way) -> None:
-        if way is not self.way:
+        if way is self.awaited:
+            return
+        wakes = self.way is Way.PLAIN and way is not Way.PLAIN
+        self.awaited = way
+        if wakes:
+            self._pause_steps, self._pause_ms = _WAKING_STEPS, _WAKING_MS
+        else:
             self.way = way
-            self._settling_steps, self._settling_ms = _SETTLING_STEPS, _SETTLING_MS
+            self._settle()
+
+    def _settle(self) -> None:
+        self._pause_steps, self._pause_ms = _SETTLING_STEPS, _SETTLING_MS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from foredraft.config import GatewayConfig
@@ -42,17 +42,27 @@ _FIXED_WAYS = {schedule: way for way, schedule in _SCHEDULES.items() if way is n
 
 
 class Budgets:
-    """Each verify worker has its own way of running steps; `auto` lets a balancer choose it."""
+    """Each verify worker has its own way of running steps; `auto` lets a balancer choose it.
+
+    Drafters are awake for it before it runs steps with guesses. ``live``: requests by seq_id.
+    """
 
     def __init__(
-        self, config: GatewayConfig, verify: VerifyPool, draft: DraftPool, meter: RelayMeter
+        self,
+        config: GatewayConfig,
+        verify: VerifyPool,
+        draft: DraftPool,
+        live: Mapping[int, Request],
+        meter: RelayMeter,
     ) -> None:
         self._config = config
         self._verify = verify
         self._draft = draft
+        self._live = live
         self._meter = meter
         self._balancers: dict[int, Balancer] = {}  # by verify worker that is up
         self._ways: dict[int, Way] = {}
+        self._awaited: dict[int, Way] = {}  # what drafters are awake for
         self._pricings: dict[int, Pricing] = {}
         self._drafters: dict[int, DraftBudget] = {}  # what each may do where guesses are wanted
 
@@ -65,10 +75,12 @@ class Budgets:
             self._balancers[worker] = Balancer()
         else:
             self._ways[worker] = _FIXED_WAYS[self._config.schedule]
+        self._await(worker, self._ways[worker])
         self._tell_all()
 
     def verify_down(self, worker: int) -> None:
         self._ways.pop(worker, None)
+        self._awaited.pop(worker, None)
         self._pricings.pop(worker, None)
         self._balancers.pop(worker, None)
 
@@ -92,24 +104,25 @@ class Budgets:
         """A worker has made a step; what it brought may change how the next ones are run."""
         if not self._drafters:
             return
+        balancer, way = self._balancers.get(worker), self._ways[worker]
+        if balancer is not None:
+            self._balance(balancer, step, committed)
+            if balancer.way is not way or balancer.awaited is not self._awaited[worker]:
+                self._ways[worker] = balancer.way
+                self._await(worker, balancer.awaited)
+                self._tell_all()
+                return
         timings, pricing = step.timings, self._pricings[worker]
         tokens = sum(len(commit.tokens) for _, commit in committed)
         pricing.stepped(tokens, len(committed), timings.period_us / 1000, timings.row_us / 1000)
-        way = self._next_way(worker, step, committed)
-        if way is not self._ways[worker]:
-            self._ways[worker] = way
-            self._tell_all()
-        elif way in _WAITING and pricing.moved:
+        if way in _WAITING and pricing.moved:
             self._tell_drafters()
 
-    def _next_way(
-        self, worker: int, step: StepResult, committed: Sequence[tuple[Request, Commit]]
-    ) -> Way:
-        balancer = self._balancers.get(worker)
-        if balancer is None:
-            return self._ways[worker]
+    def _balance(
+        self, balancer: Balancer, step: StepResult, committed: Sequence[tuple[Request, Commit]]
+    ) -> None:
         speculating = [c for r, c in committed if r.plan.speculation is not Speculation.OFF]
-        return balancer.stepped(
+        balancer.stepped(
             sequences=len(committed),
             speculating=len(speculating),
             tokens=sum(len(commit.tokens) for commit in speculating),
@@ -117,6 +130,14 @@ class Budgets:
             period_ms=step.timings.period_us / 1000,
             pass_ms=step.timings.forward_us / 1000,
         )
+
+    def _await(self, worker: int, way: Way) -> None:
+        """Drafters work for that way from now on."""
+        self._awaited[worker] = way
+        if way is Way.PLAIN:
+            self._draft.rest(worker)
+        else:
+            self._draft.wake(worker, [r for r in self._live.values() if r.verify_worker == worker])
 
     def _tell_all(self) -> None:
         for worker, way in self._ways.items():
@@ -143,7 +164,7 @@ class Budgets:
 
     def _prices(self, worker: int) -> Prices:
         """None where no step waits for guesses, or no such worker is there."""
-        if self._ways.get(worker) not in _WAITING:
+        if self._awaited.get(worker) not in _WAITING:
             return Prices()
         return self._pricings[worker].tell()
 
@@ -155,7 +176,7 @@ class Budgets:
 
     def _needed(self, full: DraftBudget) -> DraftBudget:
         """A drafter serves all verify workers: it rests only where none wants guesses."""
-        ways = set(self._ways.values())
+        ways = set(self._awaited.values())
         if ways <= {Way.PLAIN}:
             return replace(full, max_nodes_per_sequence=0)
         if ways <= {Way.PLAIN, Way.SERIAL}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
@@ -31,7 +31,6 @@ from gateway.request import Request
 
 logger = logging.getLogger(__name__)
 
-_RESTING_STEPS = 16  # a drafter that rests hears of steps so many at a time
 _MOST_NACKS = 3  # per sequence and stream: a sequence that cannot be followed is left alone
 
 
@@ -47,8 +46,16 @@ class DraftEvents(Protocol):
     def target(self) -> WorkerIdentity: ...
 
 
+@dataclass(slots=True)
+class _Followed:
+    """A sequence as the drafter knows it. told: so many of its tokens."""
+
+    incarnation: int
+    told: int
+
+
 class DraftLink(Link[DraftMessage, Response]):
-    """Knows which sequences the drafter follows.
+    """Knows which sequences the drafter follows, and up to where.
 
     A sequence is opened with its whole journal, and again whenever the drafter says that it lost
     track; sequences beyond the drafter's limit are decoded plainly until a place is free.
@@ -58,11 +65,13 @@ class DraftLink(Link[DraftMessage, Response]):
         super().__init__(address)
         self.worker = worker
         self._events = events
-        self._followed: dict[int, int] = {}  # seq_id -> incarnation
+        self._followed: dict[int, _Followed] = {}  # by seq_id
         self._nacks: dict[int, int] = {}
-        self._resting = False
-        self._kept: dict[int, Commit] = {}  # by seq_id, of a drafter that rests
-        self._kept_steps = 0
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Finished requests are of use to the drafter."""
+        return self.identity is not None and self.identity.keeps_texts
 
     def open(self, request: Request) -> None:
         """Let the drafter follow a request, if it may be drafted for and there is a place."""
@@ -72,39 +81,54 @@ class DraftLink(Link[DraftMessage, Response]):
         full = others >= self.identity.limits.max_sequences
         if full or self._nacks.get(request.seq_id, 0) >= _MOST_NACKS:
             return
-        self._followed[request.seq_id] = request.incarnation
-        self._kept.pop(request.seq_id, None)
+        self._followed[request.seq_id] = _Followed(request.incarnation, request.journal.position)
         self.send(OpenSequences((request.opening(),)))
 
     def follows(self, request: Request) -> bool:
-        return self._followed.get(request.seq_id) == request.incarnation
+        known = self._followed.get(request.seq_id)
+        return known is not None and known.incarnation == request.incarnation
 
     def follow(self, committed: Iterable[tuple[Request, Commit]]) -> None:
         """Tell the drafter what a step has committed; the journals hold it already."""
+        told = []
         for request, commit in committed:
-            if self.follows(request):
-                self._kept[request.seq_id] = _joined(self._kept.get(request.seq_id), commit)
-            else:
+            known = self._followed.get(request.seq_id)
+            if known is None or known.incarnation != request.incarnation:
                 self.open(request)
-        self._kept_steps += 1
-        if not self._resting or self._kept_steps >= _RESTING_STEPS:
-            self._send_kept()
+            else:
+                known.told = request.journal.position
+                told.append(commit)
+        if told:
+            self.send(Commits(tuple(told)))
+
+    def catch_up(self, request: Request) -> None:
+        """Tell the drafter all that it has not heard of a request, at once."""
+        if not self.follows(request):
+            self.open(request)
+        elif (untold := self._untold(request)) is not None:
+            self.send(Commits((untold,)))
 
     def send_budget(self, budget: DraftBudget) -> None:
-        """A budget without nodes lets the drafter rest; it hears of steps now and then."""
-        self._send_kept()
-        self._resting = budget.max_nodes_per_sequence == 0
+        """A budget without nodes lets the drafter rest."""
         self.send(budget)
 
-    def close(self, request: Request, last: Commit | None) -> None:
-        """``last`` is the commit that has ended it, which `follow` was not told of."""
+    def close(self, request: Request, *, tell: bool) -> None:
+        """``tell``: what it has not heard of the request yet, too."""
         self._nacks.pop(request.seq_id, None)
-        kept = self._kept.pop(request.seq_id, None)
-        incarnation = self._followed.pop(request.seq_id, None)
-        if incarnation is not None:
-            untold = kept if last is None else _joined(kept, last)
+        if request.seq_id in self._followed:
+            untold = self._untold(request) if tell else None
+            incarnation = self._followed.pop(request.seq_id).incarnation
             closing = CloseSequence(request.seq_id, incarnation)
             self.send(CloseDrafts((closing,), () if untold is None else (untold,)))
+
+    def _untold(self, request: Request) -> Commit | None:
+        """What the drafter has not heard of a request that it follows, as one commit."""
+        known, journal = self._followed[request.seq_id], request.journal
+        tokens = tuple(journal.since(known.told))
+        if not tokens:
+            return None
+        position, known.told = known.told, journal.position
+        return Commit(request.seq_id, known.incarnation, position, tokens)
 
     async def _greet(
         self, channel: grpc.aio.Channel
@@ -116,7 +140,6 @@ class DraftLink(Link[DraftMessage, Response]):
 
     def _came_up(self) -> None:
         self._followed.clear()
-        self._kept.clear()
         self._nacks.clear()
         if self.identity is not None:
             self._events.draft_up(self.worker, self.identity)
@@ -138,31 +161,14 @@ class DraftLink(Link[DraftMessage, Response]):
                 for error in errors:
                     self._lost(error)
 
-    def _send_kept(self) -> None:
-        kept, self._kept, self._kept_steps = self._kept, {}, 0
-        if kept:
-            self.send(Commits(tuple(kept.values())))
-
     def _lost(self, error: SequenceError) -> None:
         """The drafter lost track: it gets the whole journal with the sequence's next commit."""
-        if self._followed.get(error.seq_id) != error.incarnation:
+        known = self._followed.get(error.seq_id)
+        if known is None or known.incarnation != error.incarnation:
             return
         del self._followed[error.seq_id]
-        self._kept.pop(error.seq_id, None)
         self._nacks[error.seq_id] = self._nacks.get(error.seq_id, 0) + 1
         logger.info("the drafter lost a sequence: %s", error.message)
-
-
-def _joined(before: Commit | None, commit: Commit) -> Commit:
-    """Two commits in a row as one: a drafter reads their tokens and orphans."""
-    if before is None:
-        return commit
-    return replace(
-        commit,
-        position=before.position,
-        tokens=(*before.tokens, *commit.tokens),
-        orphans=(*before.orphans, *commit.orphans),
-    )
 
 
 def _check(draft: WorkerIdentity, target: WorkerIdentity) -> None:

@@ -14,7 +14,9 @@ from gateway.request import Request
 class DraftPool:
     """A sequence stays with the drafter that knows it until that one is lost.
 
-    Sequences for which no drafter has a place are decoded plainly until there is one.
+    Sequences for which no drafter has a place are decoded plainly until there is one. While a
+    verify worker decodes plainly, nobody hears of its sequences: what drafters have missed they are
+    told at once when it is to end. Where finished requests are of use, beginnings and ends are told.
     """
 
     def __init__(self, addresses: Sequence[str], events: DraftEvents) -> None:
@@ -23,6 +25,7 @@ class DraftPool:
         ]
         self._homes: dict[int, DraftLink] = {}  # by seq_id
         self._loads: Counter[int] = Counter()  # worker -> sequences
+        self._plain: set[int] = set()  # verify workers for whose sequences nobody guesses
 
     @property
     def up(self) -> bool:
@@ -40,7 +43,7 @@ class DraftPool:
     def open(self, request: Request) -> None:
         """Open a sequence as its journal stands: where it is followed, else where few are."""
         link = self._homes.get(request.seq_id) or self._choose()
-        if link is None:
+        if link is None or (request.verify_worker in self._plain and not link.keeps_texts):
             return
         link.open(request)
         if link.follows(request) and request.seq_id not in self._homes:
@@ -53,9 +56,25 @@ class DraftPool:
             if request.seq_id not in self._homes:
                 self.open(request)
 
-    def follow(self, committed: Iterable[tuple[Request, Commit]]) -> None:
+    def rest(self, verify_worker: int) -> None:
+        """Nobody guesses for the sequences of that worker from now on."""
+        self._plain.add(verify_worker)
+
+    def wake(self, verify_worker: int, requests: Iterable[Request]) -> None:
+        """Guesses are wanted again for ``requests``, which are those of that worker."""
+        if verify_worker not in self._plain:
+            return
+        self._plain.remove(verify_worker)
+        for request in requests:
+            link = self._homes.get(request.seq_id)
+            if link is None:
+                self.open(request)
+            else:
+                link.catch_up(request)
+
+    def follow(self, verify_worker: int, committed: Iterable[tuple[Request, Commit]]) -> None:
         """Tell the drafters what a step has committed; the journals hold it already."""
-        if not self.up:
+        if verify_worker in self._plain or not self.up:
             return
         known: dict[DraftLink, list[tuple[Request, Commit]]] = {}
         for request, commit in committed:
@@ -67,12 +86,13 @@ class DraftPool:
         for link, some in known.items():
             link.follow(some)
 
-    def close(self, request: Request, last: Commit | None = None) -> None:
-        """Forget a sequence; ``last`` is the commit that has ended it."""
+    def close(self, request: Request) -> None:
+        """Forget a sequence."""
         link = self._homes.pop(request.seq_id, None)
         if link is not None:
             self._loads[link.worker] -= 1
-            link.close(request, last)
+            followed = request.verify_worker not in self._plain
+            link.close(request, tell=followed or link.keeps_texts)
 
     def forget(self, worker: int) -> list[int]:
         """The sequences of a drafter that was lost; nobody guesses for them now."""

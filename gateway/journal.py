@@ -17,6 +17,10 @@ class Journal:
         """Index of the next token in the whole sequence, the prompt included."""
         return len(self.prompt) + len(self.committed)
 
+    def since(self, position: int) -> list[int]:
+        """The tokens from ``position`` on, which is not within the prompt."""
+        return self.committed[position - len(self.prompt) :]
+
     def append(self, position: int, tokens: Sequence[int]) -> bool:
         """Take in a commit that continues the journal; False if it does not."""
         if position != self.position:

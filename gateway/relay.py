@@ -55,11 +55,11 @@ class Relay:
         self._verify = VerifyPool(config.verify, tokenizer.identity.hash, self)
         drafting = config.speculation is not Speculation.OFF
         self._draft = DraftPool(config.draft if drafting else (), self)
-        self._budgets = Budgets(config, self._verify, self._draft, meter)
+        self._live: dict[int, Request] = {}
+        self._budgets = Budgets(config, self._verify, self._draft, self._live, meter)
         self._meter = meter
         meter.count_workers("verify", self._verify.count_well)
         meter.count_workers("draft", self._draft.count_up)
-        self._live: dict[int, Request] = {}
         self._running = TimeLimit(config.request_seconds, self._expire)
         self._stranded = TimeLimit(config.resume_seconds, self._give_up)
         self._ids = itertools.count(1)
@@ -155,7 +155,7 @@ class Relay:
         ]
         # First of all: the drafters work on while texts are made here. What has ended needs no more
         # guesses, so its commit can wait for the message that closes it.
-        self._draft.follow((r, c) for r, c in committed if c.finish is None)
+        self._draft.follow(worker, ((r, c) for r, c in committed if c.finish is None))
         self._budgets.stepped(worker, step, committed)
         for request, commit in committed:
             self._deliver(request, commit)
@@ -240,15 +240,14 @@ class Relay:
         except Exception as error:  # one answer is lost, its neighbours go on
             request.fail(error)
         if request.ended:
-            last = None if commit.finish is None else commit
-            self._retire(request, at_verify=last is None, last=last)
+            self._retire(request, at_verify=commit.finish is None)
 
-    def _retire(self, request: Request, *, at_verify: bool, last: Commit | None = None) -> None:
-        """``at_verify``: it still holds it. ``last`` is the commit that has ended it there."""
+    def _retire(self, request: Request, *, at_verify: bool) -> None:
+        """``at_verify``: it still holds it."""
         if self._live.pop(request.seq_id, None) is None:
             return
         self._running.discard(request)
         self._stranded.discard(request)
         request.trace.finished(request.finish, request.stats())
         self._verify.close(request, tell=at_verify)
-        self._draft.close(request, last)
+        self._draft.close(request)

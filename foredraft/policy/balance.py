@@ -2,7 +2,10 @@
 
 What a hold earns can be foretold (`hold.py`), but not all that guessing costs: cores that two
 models share, messages, a drafter that is slower than it was. So the ways are compared by what they
-brought, and one that lost time is tried again when that loss has become a small part of all time.
+brought: one is in force, the others are tried now and then, for a window between two windows of the
+one in force. A trial that was in vain is repeated when what it lost has become a small part of all
+time, and each further one after twice that. Plain decoding is only left for a way that has won
+twice in a row, since windows differ by chance.
 """
 
 from __future__ import annotations
@@ -16,15 +19,20 @@ _LEAST_GAIN = 1.03  # a way with guesses must beat plain decoding by that much
 _LEAST_LEAD = 1.02  # and the way in force by that much
 _TRIAL_SHARE = 0.004  # of all time is what trials of one way may lose
 _LEAST_REST = 20.0  # windows between two trials of one way, even if nothing is lost
+_LEAST_REST_DISPLACED = 5.0  # and before the first one of a way that was in force until then
+_MOST_DOUBTS = 3  # a rest is doubled so often at most
 
 
 class Way(Enum):
-    """How the steps of a verify worker are run; all but PLAIN verify guesses."""
+    """How the steps of a verify worker are run; all but PLAIN verify guesses.
 
-    HELD = "held"  # a step waits for guesses while that pays
+    In the order in which they are tried.
+    """
+
+    PLAIN = "plain"  # no guesses are made
     FREE = "free"  # a step never waits
+    HELD = "held"  # a step waits for guesses while that pays
     SERIAL = "serial"  # a step waits for all guesses
-    PLAIN = "plain"  # none are made
 
 
 # It needs no history, and is best where both models compute with the same cores.
@@ -54,10 +62,33 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Tokens per millisecond of one sequence, and for how long not to try that way again."""
+    """Tokens per millisecond of one sequence, and for how long not to try that way again.
+
+    doubts: trials in vain since the first; the rest is doubled for each of them.
+    promising: the last trial has won.
+    """
 
     rate: float
     rest_ms: float = 0.0
+    doubts: int = 0
+    rested_ms: float = 0.0
+    promising: bool = False
+
+    @property
+    def left_ms(self) -> float:
+        return self.rest_ms * 2.0**self.doubts - self.rested_ms
+
+    def after_rest(self, milliseconds: float) -> Record:
+        return replace(self, rested_ms=self.rested_ms + milliseconds)
+
+    def at_once(self) -> Record:
+        return replace(self, rest_ms=0.0, doubts=0)
+
+    def undoubted(self) -> Record:
+        return replace(self, doubts=0)
+
+
+Records = Mapping[Way, Record]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,54 +96,114 @@ class Balance:
     """What is known of the ways for one size of batch; replaced, never changed.
 
     way: how the next window is to be run.
+    in_force: the way that others are compared with.
+    borrowed: rates are those of another size, and say only which part of each other they are.
     """
 
     way: Way = FIRST_WAY
-    records: Mapping[Way, Record] = field(default_factory=dict)
+    in_force: Way = FIRST_WAY
+    records: Records = field(default_factory=dict)
+    borrowed: bool = False
+
+    @classmethod
+    def first(cls, way: Way) -> Balance:
+        """Where nothing is known."""
+        return cls(way, way)
 
     @property
-    def best_rate(self) -> float:
-        """Tokens per millisecond of one sequence; 0 before anything is known."""
-        return max((record.rate for record in self.records.values()), default=0.0)
+    def rate(self) -> float:
+        """Tokens per millisecond of one sequence, the way in force; 0 before that is known."""
+        known = self.records.get(self.in_force)
+        return 0.0 if known is None or self.borrowed else known.rate
+
+    @property
+    def on_trial(self) -> bool:
+        """The next window is one of a way that is not in force."""
+        return self.way is not self.in_force
+
+    def untried(self) -> Balance:
+        """The next window is one of the way in force."""
+        return replace(self, way=self.in_force)
+
+    def for_size(self, *, more: bool) -> Balance:
+        """For another size of batch of which nothing is known yet.
+
+        What a guess costs grows with the batch. So among ``more`` sequences plain decoding is tried
+        at once, and among fewer the best way with guesses.
+        """
+        rivals = {Way.PLAIN} if more else set(Way) - {Way.PLAIN}
+        known = {way: r for way, r in self.records.items() if way in rivals - {self.in_force}}
+        rival = max(known, key=lambda way: known[way].rate, default=None)
+        records = {
+            way: record.at_once() if way is rival else record.undoubted()
+            for way, record in self.records.items()
+        }
+        return Balance(self.in_force, self.in_force, records, borrowed=bool(records))
 
     def after(self, window: Window) -> Balance:
         """With the outcome of a window, and the way for the next one."""
+        if window.way is self.in_force:
+            records = self._gone_on(window)
+            way = _next(records, self.in_force, window.bound)
+            return Balance(way, self.in_force, records)
+        records, in_force = self._tried(window)
+        return Balance(in_force, in_force, records)
+
+    def _gone_on(self, window: Window) -> Records:
+        """The way in force has gone on."""
         before = self.records.get(window.way)
         rate = window.rate
-        if before is not None:
+        if before is not None and not self.borrowed:
             rate = before.rate + _MEMORY * (rate - before.rate)
-        records = {
-            way: replace(record, rest_ms=record.rest_ms - window.milliseconds)
-            for way, record in self.records.items()
-        }
+        records = {w: r.after_rest(window.milliseconds) for w, r in self.records.items()}
+        if before is not None and (self.borrowed or window.way is Way.PLAIN):
+            # Plain decoding knows no good and bad guesses: where it has become slower, all have.
+            factor = rate / before.rate
+            records = {w: replace(r, rate=factor * r.rate) for w, r in records.items()}
         records[window.way] = Record(rate)
-        best = _best(records, self.way)
-        possible = records[best].rate
-        if not self.records:  # there is nothing better to compare the first one with
-            possible = max(possible, window.bound)
-        lost_ms = (window.settling_ms + window.milliseconds) * (1 - window.rate / possible)
-        # The best way gets a rest, too: it counts from when another one takes its place.
-        rest_ms = max(lost_ms / _TRIAL_SHARE, _LEAST_REST * window.milliseconds)
-        records[window.way] = Record(rate, rest_ms)
-        return Balance(_next(records, best, window.bound), records)
+        return records
+
+    def _tried(self, window: Window) -> tuple[Records, Way]:
+        """Another way was tried: it takes over, or rests."""
+        way, in_force = window.way, self.in_force
+        records = {w: r.after_rest(window.milliseconds) for w, r in self.records.items()}
+        best, before, rate = records[in_force], records.get(way), window.rate
+        if _worth(way, rate) <= _LEAST_LEAD * _worth(in_force, best.rate):
+            lost_ms = (window.settling_ms + window.milliseconds) * (1 - rate / best.rate)
+            doubts = 0 if before is None else min(before.doubts + 1, _MOST_DOUBTS)
+            records[way] = Record(rate, _rest_ms(lost_ms, window, _LEAST_REST), doubts)
+            return records, in_force
+        if in_force is Way.PLAIN and not (before is not None and before.promising):
+            records[way] = Record(rate, promising=True)
+            return records, in_force
+        # Plain decoding is looked at once more before long, whatever it seems to lose.
+        lost_ms = 0.0 if in_force is Way.PLAIN else window.milliseconds * (1 - best.rate / rate)
+        records = {w: r.undoubted() for w, r in records.items()}
+        records[in_force] = Record(best.rate, _rest_ms(lost_ms, window, _LEAST_REST_DISPLACED))
+        records[way] = Record(rate)
+        return records, way
 
 
-def _best(records: Mapping[Way, Record], now: Way) -> Way:
-    """The way with the highest rate; plain decoding and the way in force lead a little."""
-
-    def worth(way: Way) -> float:
-        lead = (_LEAST_GAIN if way is Way.PLAIN else 1.0) * (_LEAST_LEAD if way is now else 1.0)
-        return records[way].rate * lead
-
-    return max(records, key=worth)
+def _rest_ms(lost_ms: float, window: Window, least: float) -> float:
+    return max(lost_ms / _TRIAL_SHARE, least * window.milliseconds)
 
 
-def _next(records: Mapping[Way, Record], best: Way, bound: float) -> Way:
-    """A way that was never tried, or else the one that has rested too long, or else the best."""
-    hopeless = {Way.PLAIN} if bound * _LEAST_GAIN < records[best].rate else set()
-    others = [way for way in Way if way is not best and way not in hopeless]
+def _worth(way: Way, rate: float) -> float:
+    return rate * (_LEAST_GAIN if way is Way.PLAIN else 1.0)
+
+
+def _next(records: Records, in_force: Way, bound: float) -> Way:
+    """A way that was never tried, or else one that seems better or has rested, or the one in force.
+
+    What seems better is tried before it is believed: what is known of it may be old.
+    """
+    best = records[in_force]
+    hopeless = {Way.PLAIN} if bound * _LEAST_GAIN < best.rate else set()
+    others = [way for way in Way if way is not in_force and way not in hopeless]
     for way in others:
         if way not in records:
             return way
-    rested = [way for way in others if records[way].rest_ms <= 0.0]
-    return min(rested, key=lambda way: records[way].rest_ms, default=best)
+    least = _LEAST_LEAD * _worth(in_force, best.rate)
+    better = [way for way in others if _worth(way, records[way].rate) > least]
+    rested = [way for way in others if records[way].left_ms <= 0.0]
+    return min(better or rested, key=lambda way: records[way].left_ms, default=in_force)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from foredraft.v1 import common_pb2 as foredraft_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66oredraft/v1/draft.proto\x12\x0c\x66oredraft.v1\x1a\x19\x66oredraft/v1/common.proto\"8\n\x1c\x44raftServiceHandshakeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"M\n\x1d\x44raftServiceHandshakeResponse\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.foredraft.v1.WorkerIdentity\"\xc8\x01\n\x0eProposeRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.foredraft.v1.OpenDraftsH\x00\x12(\n\x07\x63ommits\x18\x02 \x01(\x0b\x32\x15.foredraft.v1.CommitsH\x00\x12+\n\x06\x62udget\x18\x03 \x01(\x0b\x32\x19.foredraft.v1.DraftBudgetH\x00\x12*\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x19.foredraft.v1.CloseDraftsH\x00\x42\t\n\x07message\";\n\nOpenDrafts\x12-\n\tsequences\x18\x01 \x03(\x0b\x32\x1a.foredraft.v1.OpenSequence\"b\n\x0b\x43loseDrafts\x12.\n\tsequences\x18\x01 \x03(\x0b\x32\x1b.foredraft.v1.CloseSequence\x12#\n\x04last\x18\x02 \x01(\x0b\x32\x15.foredraft.v1.Commits\"\xad\x01\n\x07\x43ommits\x12\x0f\n\x07seq_ids\x18\x01 \x03(\x04\x12\x14\n\x0cincarnations\x18\x02 \x03(\r\x12\x11\n\tpositions\x18\x03 \x03(\r\x12\x14\n\x0ctoken_counts\x18\x04 \x03(\r\x12\x0e\n\x06tokens\x18\x05 \x03(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_counts\x18\x06 \x03(\r\x12\x15\n\rorphan_counts\x18\x07 \x03(\r\x12\x12\n\norphan_ids\x18\x08 \x03(\x06\"\x9d\x01\n\x0b\x44raftBudget\x12\x1e\n\x16max_nodes_per_sequence\x18\x01 \x01(\r\x12\x11\n\tmax_depth\x18\x02 \x01(\r\x12\x14\n\x0cmin_survival\x18\x03 \x01(\x02\x12\x16\n\x0e\x61head_survival\x18\x04 \x01(\x02\x12\x15\n\rtokens_per_ms\x18\x05 \x03(\x02\x12\x16\n\x0etokens_per_row\x18\x06 \x03(\x02\"k\n\x0fProposeResponse\x12)\n\x05nodes\x18\x01 \x01(\x0b\x32\x18.foredraft.v1.NodeBlocksH\x00\x12\"\n\x04nack\x18\x02 \x01(\x0b\x32\x12.foredraft.v1.NackH\x00\x42\t\n\x07message\"\x91\x01\n\nNodeBlocks\x12\'\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x17.foredraft.v1.NodeBlock\x12+\n\x07timings\x18\x02 \x01(\x0b\x32\x1a.foredraft.v1.DraftTimings\x12-\n\x08outcomes\x18\x03 \x01(\x0b\x32\x1b.foredraft.v1.GuessOutcomes\"1\n\tNodeBlock\x12\x15\n\rverify_worker\x18\x01 \x01(\r\x12\r\n\x05nodes\x18\x02 \x01(\x0c\"3\n\x04Nack\x12+\n\x06\x65rrors\x18\x01 \x03(\x0b\x32\x1b.foredraft.v1.SequenceError\"\x8a\x01\n\rGuessOutcomes\x12%\n\x07sources\x18\x01 \x03(\x0e\x32\x14.foredraft.v1.Source\x12\x0e\n\x06\x64\x65pths\x18\x02 \x03(\r\x12\x0c\n\x04\x62ins\x18\x03 \x03(\r\x12\x0f\n\x07guesses\x18\x04 \x03(\r\x12\x11\n\tpredicted\x18\x05 \x03(\x02\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x03(\r\"I\n\x0c\x44raftTimings\x12\x11\n\tsuffix_us\x18\x01 \x01(\r\x12\x10\n\x08model_us\x18\x02 \x01(\r\x12\x14\n\x0cmodel_passes\x18\x03 \x01(\r2\xc0\x01\n\x0c\x44raftService\x12\x64\n\tHandshake\x12*.foredraft.v1.DraftServiceHandshakeRequest\x1a+.foredraft.v1.DraftServiceHandshakeResponse\x12J\n\x07Propose\x12\x1c.foredraft.v1.ProposeRequest\x1a\x1d.foredraft.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66oredraft/v1/draft.proto\x12\x0c\x66oredraft.v1\x1a\x19\x66oredraft/v1/common.proto\"8\n\x1c\x44raftServiceHandshakeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"b\n\x1d\x44raftServiceHandshakeResponse\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.foredraft.v1.WorkerIdentity\x12\x13\n\x0bkeeps_texts\x18\x02 \x01(\x08\"\xc8\x01\n\x0eProposeRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.foredraft.v1.OpenDraftsH\x00\x12(\n\x07\x63ommits\x18\x02 \x01(\x0b\x32\x15.foredraft.v1.CommitsH\x00\x12+\n\x06\x62udget\x18\x03 \x01(\x0b\x32\x19.foredraft.v1.DraftBudgetH\x00\x12*\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x19.foredraft.v1.CloseDraftsH\x00\x42\t\n\x07message\";\n\nOpenDrafts\x12-\n\tsequences\x18\x01 \x03(\x0b\x32\x1a.foredraft.v1.OpenSequence\"b\n\x0b\x43loseDrafts\x12.\n\tsequences\x18\x01 \x03(\x0b\x32\x1b.foredraft.v1.CloseSequence\x12#\n\x04last\x18\x02 \x01(\x0b\x32\x15.foredraft.v1.Commits\"\xad\x01\n\x07\x43ommits\x12\x0f\n\x07seq_ids\x18\x01 \x03(\x04\x12\x14\n\x0cincarnations\x18\x02 \x03(\r\x12\x11\n\tpositions\x18\x03 \x03(\r\x12\x14\n\x0ctoken_counts\x18\x04 \x03(\r\x12\x0e\n\x06tokens\x18\x05 \x03(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_counts\x18\x06 \x03(\r\x12\x15\n\rorphan_counts\x18\x07 \x03(\r\x12\x12\n\norphan_ids\x18\x08 \x03(\x06\"\x9d\x01\n\x0b\x44raftBudget\x12\x1e\n\x16max_nodes_per_sequence\x18\x01 \x01(\r\x12\x11\n\tmax_depth\x18\x02 \x01(\r\x12\x14\n\x0cmin_survival\x18\x03 \x01(\x02\x12\x16\n\x0e\x61head_survival\x18\x04 \x01(\x02\x12\x15\n\rtokens_per_ms\x18\x05 \x03(\x02\x12\x16\n\x0etokens_per_row\x18\x06 \x03(\x02\"k\n\x0fProposeResponse\x12)\n\x05nodes\x18\x01 \x01(\x0b\x32\x18.foredraft.v1.NodeBlocksH\x00\x12\"\n\x04nack\x18\x02 \x01(\x0b\x32\x12.foredraft.v1.NackH\x00\x42\t\n\x07message\"\x91\x01\n\nNodeBlocks\x12\'\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x17.foredraft.v1.NodeBlock\x12+\n\x07timings\x18\x02 \x01(\x0b\x32\x1a.foredraft.v1.DraftTimings\x12-\n\x08outcomes\x18\x03 \x01(\x0b\x32\x1b.foredraft.v1.GuessOutcomes\"1\n\tNodeBlock\x12\x15\n\rverify_worker\x18\x01 \x01(\r\x12\r\n\x05nodes\x18\x02 \x01(\x0c\"3\n\x04Nack\x12+\n\x06\x65rrors\x18\x01 \x03(\x0b\x32\x1b.foredraft.v1.SequenceError\"\x8a\x01\n\rGuessOutcomes\x12%\n\x07sources\x18\x01 \x03(\x0e\x32\x14.foredraft.v1.Source\x12\x0e\n\x06\x64\x65pths\x18\x02 \x03(\r\x12\x0c\n\x04\x62ins\x18\x03 \x03(\r\x12\x0f\n\x07guesses\x18\x04 \x03(\r\x12\x11\n\tpredicted\x18\x05 \x03(\x02\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x03(\r\"I\n\x0c\x44raftTimings\x12\x11\n\tsuffix_us\x18\x01 \x01(\r\x12\x10\n\x08model_us\x18\x02 \x01(\r\x12\x14\n\x0cmodel_passes\x18\x03 \x01(\r2\xc0\x01\n\x0c\x44raftService\x12\x64\n\tHandshake\x12*.foredraft.v1.DraftServiceHandshakeRequest\x1a+.foredraft.v1.DraftServiceHandshakeResponse\x12J\n\x07Propose\x12\x1c.foredraft.v1.ProposeRequest\x1a\x1d.foredraft.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,29 +35,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAFTSERVICEHANDSHAKEREQUEST']._serialized_start=69
   _globals['_DRAFTSERVICEHANDSHAKEREQUEST']._serialized_end=125
   _globals['_DRAFTSERVICEHANDSHAKERESPONSE']._serialized_start=127
-  _globals['_DRAFTSERVICEHANDSHAKERESPONSE']._serialized_end=204
-  _globals['_PROPOSEREQUEST']._serialized_start=207
-  _globals['_PROPOSEREQUEST']._serialized_end=407
-  _globals['_OPENDRAFTS']._serialized_start=409
-  _globals['_OPENDRAFTS']._serialized_end=468
-  _globals['_CLOSEDRAFTS']._serialized_start=470
-  _globals['_CLOSEDRAFTS']._serialized_end=568
-  _globals['_COMMITS']._serialized_start=571
-  _globals['_COMMITS']._serialized_end=744
-  _globals['_DRAFTBUDGET']._serialized_start=747
-  _globals['_DRAFTBUDGET']._serialized_end=904
-  _globals['_PROPOSERESPONSE']._serialized_start=906
-  _globals['_PROPOSERESPONSE']._serialized_end=1013
-  _globals['_NODEBLOCKS']._serialized_start=1016
-  _globals['_NODEBLOCKS']._serialized_end=1161
-  _globals['_NODEBLOCK']._serialized_start=1163
-  _globals['_NODEBLOCK']._serialized_end=1212
-  _globals['_NACK']._serialized_start=1214
-  _globals['_NACK']._serialized_end=1265
-  _globals['_GUESSOUTCOMES']._serialized_start=1268
-  _globals['_GUESSOUTCOMES']._serialized_end=1406
-  _globals['_DRAFTTIMINGS']._serialized_start=1408
-  _globals['_DRAFTTIMINGS']._serialized_end=1481
-  _globals['_DRAFTSERVICE']._serialized_start=1484
-  _globals['_DRAFTSERVICE']._serialized_end=1676
+  _globals['_DRAFTSERVICEHANDSHAKERESPONSE']._serialized_end=225
+  _globals['_PROPOSEREQUEST']._serialized_start=228
+  _globals['_PROPOSEREQUEST']._serialized_end=428
+  _globals['_OPENDRAFTS']._serialized_start=430
+  _globals['_OPENDRAFTS']._serialized_end=489
+  _globals['_CLOSEDRAFTS']._serialized_start=491
+  _globals['_CLOSEDRAFTS']._serialized_end=589
+  _globals['_COMMITS']._serialized_start=592
+  _globals['_COMMITS']._serialized_end=765
+  _globals['_DRAFTBUDGET']._serialized_start=768
+  _globals['_DRAFTBUDGET']._serialized_end=925
+  _globals['_PROPOSERESPONSE']._serialized_start=927
+  _globals['_PROPOSERESPONSE']._serialized_end=1034
+  _globals['_NODEBLOCKS']._serialized_start=1037
+  _globals['_NODEBLOCKS']._serialized_end=1182
+  _globals['_NODEBLOCK']._serialized_start=1184
+  _globals['_NODEBLOCK']._serialized_end=1233
+  _globals['_NACK']._serialized_start=1235
+  _globals['_NACK']._serialized_end=1286
+  _globals['_GUESSOUTCOMES']._serialized_start=1289
+  _globals['_GUESSOUTCOMES']._serialized_end=1427
+  _globals['_DRAFTTIMINGS']._serialized_start=1429
+  _globals['_DRAFTTIMINGS']._serialized_end=1502
+  _globals['_DRAFTSERVICE']._serialized_start=1505
+  _globals['_DRAFTSERVICE']._serialized_end=1697
 # @@protoc_insertion_point(module_scope)

@@ -14,10 +14,12 @@ class DraftServiceHandshakeRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class DraftServiceHandshakeResponse(_message.Message):
-    __slots__ = ("worker",)
+    __slots__ = ("worker", "keeps_texts")
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_TEXTS_FIELD_NUMBER: _ClassVar[int]
     worker: _common_pb2.WorkerIdentity
-    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerIdentity, _Mapping]] = ...) -> None: ...
+    keeps_texts: bool
+    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerIdentity, _Mapping]] = ..., keeps_texts: _Optional[bool] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("open", "commits", "budget", "close")

@@ -46,9 +46,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
+    """``keeps_texts``: of a drafter to which finished requests are of use."""
+
     model: ModelInfo
     limits: Limits
     protocol_version: int = PROTOCOL_VERSION
+    keeps_texts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from math import inf
 
@@ -46,11 +47,13 @@ Response = NodeBlocks | Nack
 
 
 def encode_handshake(worker: WorkerIdentity) -> pb.DraftServiceHandshakeResponse:
-    return pb.DraftServiceHandshakeResponse(worker=encode_worker(worker))
+    return pb.DraftServiceHandshakeResponse(
+        worker=encode_worker(worker), keeps_texts=worker.keeps_texts
+    )
 
 
 def decode_handshake(wire: pb.DraftServiceHandshakeResponse) -> WorkerIdentity:
-    return decode_worker(wire.worker)
+    return replace(decode_worker(wire.worker), keeps_texts=wire.keeps_texts)
 
 
 def encode_request(request: Request) -> pb.ProposeRequest:
