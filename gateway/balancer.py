@@ -13,6 +13,7 @@ _SETTLING_STEPS, _SETTLING_MS = 4, 100.0
 # Before steps with guesses that follow plain ones: drafters are told everything and take it in.
 _WAKING_STEPS, _WAKING_MS = 16, 100.0
 _LEAST_STEPS = 16  # of a window; less says too little
+_RESTING_STEPS = 64  # of one of plain decoding that goes on: nothing is at stake
 _LEAST_TOKENS, _LEAST_MS = 192, 150.0  # and of one in which steps differ by more than
 _STEADY = 0.02  # of all its tokens, as a standard error
 _MOST_LOST = 8.0  # tokens of each sequence that the way in force is ahead by: no need for more
@@ -168,7 +169,9 @@ class Balancer:
         # At first the way in force is compared with what plain decoding cannot exceed.
         rate = balance.rate or 1.0 / max(pass_ms, 1e-3)
         sums.add(tokens_each, period_ms, pass_ms, rate)
-        if sums.is_enough or (self.way is not Way.PLAIN and sums.is_behind):
+        if balance.rests and sums.steps % _RESTING_STEPS:
+            return
+        if sums.is_enough or (sums.is_behind and self.way is not Way.PLAIN):
             window = Window(
                 self.way, sums.tokens_each, sums.milliseconds, sums.bound, sums.settling_ms
             )

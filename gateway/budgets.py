@@ -68,7 +68,6 @@ class Budgets:
 
     def verify_up(self, worker: int) -> None:
         self._ways[worker] = FIRST_WAY
-        self._pricings[worker] = Pricing()
         if self._config.speculation is Speculation.OFF:
             self._ways[worker] = Way.PLAIN
         elif self._config.schedule is Schedule.AUTO:
@@ -112,31 +111,46 @@ class Budgets:
                 self._await(worker, balancer.awaited)
                 self._tell_all()
                 return
-        timings, pricing = step.timings, self._pricings[worker]
-        tokens = sum(len(commit.tokens) for _, commit in committed)
-        pricing.stepped(tokens, len(committed), timings.period_us / 1000, timings.row_us / 1000)
-        if way in _WAITING and pricing.moved:
-            self._tell_drafters()
+        if self._awaited[worker] is not Way.PLAIN:
+            self._price(worker, step, committed)
 
     def _balance(
         self, balancer: Balancer, step: StepResult, committed: Sequence[tuple[Request, Commit]]
     ) -> None:
-        speculating = [c for r, c in committed if r.plan.speculation is not Speculation.OFF]
+        """Plain steps bring a token each: whoever may be drafted for, the steps are the same."""
+        if balancer.awaited is Way.PLAIN and not step.promised:
+            count = tokens = len(committed)
+            if not any(r.plan.speculation is not Speculation.OFF for r, _ in committed):
+                return
+        else:
+            own = [c for r, c in committed if r.plan.speculation is not Speculation.OFF]
+            count, tokens = len(own), sum(len(commit.tokens) for commit in own)
         balancer.stepped(
             sequences=len(committed),
-            speculating=len(speculating),
-            tokens=sum(len(commit.tokens) for commit in speculating),
+            speculating=count,
+            tokens=tokens,
             promised=step.promised,
             period_ms=step.timings.period_us / 1000,
             pass_ms=step.timings.forward_us / 1000,
         )
 
+    def _price(
+        self, worker: int, step: StepResult, committed: Sequence[tuple[Request, Commit]]
+    ) -> None:
+        """Follow what a millisecond of the worker is worth, while somebody guesses for it."""
+        timings, pricing = step.timings, self._pricings[worker]
+        tokens = sum(len(commit.tokens) for _, commit in committed)
+        pricing.stepped(tokens, len(committed), timings.period_us / 1000, timings.row_us / 1000)
+        if self._ways[worker] in _WAITING and pricing.moved:
+            self._tell_drafters()
+
     def _await(self, worker: int, way: Way) -> None:
         """Drafters work for that way from now on."""
-        self._awaited[worker] = way
+        before, self._awaited[worker] = self._awaited.get(worker), way
         if way is Way.PLAIN:
             self._draft.rest(worker)
-        else:
+        elif before in (None, Way.PLAIN):
+            self._pricings[worker] = Pricing()  # nobody has followed it meanwhile
             self._draft.wake(worker, [r for r in self._live.values() if r.verify_worker == worker])
 
     def _tell_all(self) -> None:

@@ -20,7 +20,7 @@ _LEAST_LEAD = 1.02  # and the way in force by that much
 _TRIAL_SHARE = 0.004  # of all time is what trials of one way may lose
 _LEAST_REST = 20.0  # windows between two trials of one way, even if nothing is lost
 _LEAST_REST_DISPLACED = 5.0  # and before the first one of a way that was in force until then
-_MOST_DOUBTS = 3  # a rest is doubled so often at most
+_MOST_DOUBTS = 2  # a rest is doubled so often at most
 
 
 class Way(Enum):
@@ -87,6 +87,9 @@ class Record:
     def undoubted(self) -> Record:
         return replace(self, doubts=0)
 
+    def afresh(self) -> Record:
+        return replace(self, doubts=0, rested_ms=0.0)
+
 
 Records = Mapping[Way, Record]
 
@@ -121,6 +124,11 @@ class Balance:
         """The next window is one of a way that is not in force."""
         return self.way is not self.in_force
 
+    @property
+    def rests(self) -> bool:
+        """The next window is one of plain decoding, which is in force."""
+        return self.way is self.in_force is Way.PLAIN
+
     def untried(self) -> Balance:
         """The next window is one of the way in force."""
         return replace(self, way=self.in_force)
@@ -135,7 +143,7 @@ class Balance:
         known = {way: r for way, r in self.records.items() if way in rivals - {self.in_force}}
         rival = max(known, key=lambda way: known[way].rate, default=None)
         records = {
-            way: record.at_once() if way is rival else record.undoubted()
+            way: record.at_once() if way is rival else record.afresh()
             for way, record in self.records.items()
         }
         return Balance(self.in_force, self.in_force, records, borrowed=bool(records))
@@ -195,7 +203,8 @@ def _worth(way: Way, rate: float) -> float:
 def _next(records: Records, in_force: Way, bound: float) -> Way:
     """A way that was never tried, or else one that seems better or has rested, or the one in force.
 
-    What seems better is tried before it is believed: what is known of it may be old.
+    What seems better is tried before it is believed: what is known of it may be old. Plain decoding
+    comes before the others.
     """
     best = records[in_force]
     hopeless = {Way.PLAIN} if bound * _LEAST_GAIN < best.rate else set()
@@ -206,4 +215,5 @@ def _next(records: Records, in_force: Way, bound: float) -> Way:
     least = _LEAST_LEAD * _worth(in_force, best.rate)
     better = [way for way in others if _worth(way, records[way].rate) > least]
     rested = [way for way in others if records[way].left_ms <= 0.0]
-    return min(better or rested, key=lambda way: records[way].left_ms, default=in_force)
+    due = {way: records[way].left_ms for way in better or rested}
+    return Way.PLAIN if Way.PLAIN in due else min(due, key=due.__getitem__, default=in_force)

@@ -181,7 +181,12 @@ class TokenTree:
         return True
 
     def _catch_up(self) -> None:
+        """Of a long way only the end is remembered, and the rest of it not even noted."""
         behind, self._behind = self._behind, []
+        if len(behind) > REMEMBERED_ROOTS:
+            self._committed_child.clear()
+            self._root = Place(path_id(self._root.id, behind[:-REMEMBERED_ROOTS]))
+            behind = behind[-REMEMBERED_ROOTS:]
         self._root = Place(self._follow(behind))
 
     def _follow(self, tokens: Iterable[int]) -> int:

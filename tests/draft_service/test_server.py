@@ -256,7 +256,8 @@ async def test_handshake_speaks_the_vocabulary_of_the_target(
     tmp_path, monkeypatch, models, caplog, draft, name, drafts
 ) -> None:
     """A draft model that does not fit or run is told; suffix drafts are served all the same."""
-    config = make_config(tmp_path, models, draft, max_nodes=9, max_depth=7)
+    kept = 1000 if draft is None else 0
+    config = make_config(tmp_path, models, draft, max_nodes=9, max_depth=7, suffix_store=kept)
     async with serving(tmp_path, monkeypatch, config) as (channel, _, _):
         stub = draft_pb2_grpc.DraftServiceStub(channel)
         reply = await stub.Handshake(draft_pb2.DraftServiceHandshakeRequest(protocol_version=1))
@@ -266,6 +267,7 @@ async def test_handshake_speaks_the_vocabulary_of_the_target(
         assert worker.model.vocab_size == 120
         assert (worker.limits.max_nodes, worker.limits.max_depth) == (9, 7)
         assert (worker.limits.total_blocks > 0) == bool(drafts)
+        assert worker.keeps_texts == (draft is None)
         warnings = [record for record in caplog.records if "only suffix" in record.getMessage()]
         assert len(warnings) == (draft in ("other", "broken", "odd", "mute"))
         assert "Traceback" not in caplog.text

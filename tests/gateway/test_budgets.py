@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,11 @@ class Target:
 
 
 @pytest.mark.asyncio
-async def test_guessing_ends_where_it_does_not_pay_and_is_tried_again(
-    model, known, tmp_path
+@pytest.mark.parametrize("keeps_texts", [False, True], ids=["forgets", "keeps_texts"])
+async def test_a_drafter_hears_nothing_while_it_rests_and_all_when_it_wakes(
+    model, known, tmp_path, keeps_texts
 ) -> None:
-    verify, draft = FakeVerify(known), FakeDraft(known)
+    verify, draft = FakeVerify(known), FakeDraft(replace(known, keeps_texts=keeps_texts))
     async with (
         worker(verify, f"unix:{tmp_path}/v") as verify_at,
         worker(draft, f"unix:{tmp_path}/d") as draft_at,
@@ -66,37 +68,43 @@ async def test_guessing_ends_where_it_does_not_pay_and_is_tried_again(
         asking = asyncio.create_task(client.generate("hello", max_tokens=200_000))
         await until(lambda: verify.live and draft.live)
         target = Target(verify)
-        while verify.budgets[-1].max_nodes > 0:
-            await target.step()
-        await until(lambda: draft.budgets[-1].max_nodes_per_sequence == 0)
-        heard, steps = len(draft.commits), target.steps
-        for _ in range(64):
+        rested = lambda: draft.budgets[-1].max_nodes_per_sequence == 0  # noqa: E731
+        while not rested():
             await target.step()
         assert verify.budgets[-1].max_nodes == 0
-        await until(lambda: len(draft.commits) - heard >= 3)
-        assert len(draft.commits) - heard <= (target.steps - steps) // 8  # several steps at a time
-        while verify.budgets[-1].max_nodes == 0:
+        late = asyncio.create_task(client.generate("late", max_tokens=200_000))
+        await until(lambda: len(verify.opened) == 2)
+        steps, told = target.steps, len(draft.budgets)
+        while rested():
             await target.step()
-        await until(lambda: draft.budgets[-1].max_nodes_per_sequence > 0)
-        (followed,) = draft.live.values()
-        told = target.position
-        for _ in range(32):  # the drafter itself looks whether anything is left out
+        await until(lambda: len(draft.opened) == 2)
+        assert len(draft.budgets) == told + 1 and verify.budgets[-1].max_nodes == 0
+        (missed,) = [commit for commit in draft.commits if len(commit.tokens) > len(TOKENS)]
+        assert len(missed.tokens) > len(TOKENS) * (target.steps - steps) / 2 > 200
+        position = target.position
+        while verify.budgets[-1].max_nodes == 0:  # drafters get time to catch up
             await target.step()
-        await until(lambda: len(followed.tokens) >= told)
-        (request,), (link,) = running.relay._live.values(), running.relay._draft._links
+        (followed, *_) = draft.live.values()
+        await until(lambda: len(followed.tokens) > position)
+        while not rested():
+            await target.step()
+        for _ in range(10):
+            await target.step()
+        (request, _) = running.relay._live.values()
         await until(lambda: request.journal.position == target.position)
-        while not (link._resting and link._kept):  # until there is what it has not heard of
-            await target.step()
-            await until(lambda: request.journal.position == target.position)
         asking.cancel()
-        await until(lambda: draft.texts)
-        (text,) = draft.texts.values()
-        assert len(text) == target.position
-    assert {budget.schedule for budget in verify.budgets} == {
-        Schedule.HELD,
-        Schedule.FREE,
-        Schedule.SERIAL,
-    }
+        late.cancel()
+        await until(lambda: len(draft.texts) == 2)
+        untold = target.position - len(draft.texts[request.seq_id])
+        assert untold == 0 if keeps_texts else untold > 0
+        asking = asyncio.create_task(client.generate("later", max_tokens=200_000))
+        await until(lambda: len(verify.opened) == 3)
+        asking.cancel()
+        await until(lambda: len(verify.closed) == 3)
+        await until(lambda: len(draft.texts) == 3 or not keeps_texts)
+        assert len(draft.opened) == 2 + keeps_texts
+    schedules = {budget.schedule for budget in verify.budgets}
+    assert schedules == {Schedule.FREE, Schedule.SERIAL} or Schedule.HELD in schedules
 
 
 @pytest.mark.asyncio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -68,8 +69,75 @@ def test_what_lost_much_rests_long() -> None:
     assert by_way[Way.SERIAL] < 0.02 * 100_000
 
 
-def test_a_first_way_that_loses_against_plain_decoding_rests_long() -> None:
-    window = Window(FIRST_WAY, tokens=2.0, milliseconds=100.0, bound=0.1)
-    good = Window(FIRST_WAY, tokens=20.0, milliseconds=100.0, bound=0.1)
-    poor, rich = (Balance().after(one).records[FIRST_WAY].rest_ms for one in (window, good))
-    assert poor == pytest.approx(0.8 * 100.0 / 0.004) and rich == 20 * 100.0
+def test_a_first_way_that_loses_against_plain_decoding_rests_by_what_it_lost() -> None:
+    balance = Balance().after(Window(FIRST_WAY, 2.0, 100.0, 0.1))
+    assert balance.way is Way.PLAIN
+    balance = balance.after(Window(Way.PLAIN, 8.0, 100.0, 0.1))
+    assert balance.in_force is Way.PLAIN
+    assert balance.records[FIRST_WAY].left_ms == pytest.approx(0.75 * 100.0 / 0.004)
+
+
+def after(balance: Balance, way: Way, rate: float, bound: float = 1.0) -> Balance:
+    return balance.after(Window(way, rate * 100.0, 100.0, bound))
+
+
+def plain(rate: float = 0.5, **others: float) -> Balance:
+    """Plain decoding is in force, and all other ways have been tried in vain."""
+    balance = after(Balance.first(Way.PLAIN), Way.PLAIN, rate)
+    while balance.way is not Way.PLAIN:
+        way = balance.way
+        balance = after(balance, way, others.get(way.value, 0.8 * rate))
+        balance = after(balance, Way.PLAIN, rate)
+    return balance
+
+
+def test_trials_in_vain_become_rare_but_never_end() -> None:
+    balance, trials = plain(), []
+    for number in range(20_000):
+        if balance.on_trial:
+            trials.append((balance.way, number))
+        balance = after(balance, balance.way, 0.4 if balance.on_trial else 0.5)
+    for way in set(Way) - {Way.PLAIN}:
+        rests = [b - a for a, b in pairwise(n for tried, n in trials if tried is way)]
+        assert rests[0] >= 100  # a fifth of a window is 0.4 % of 50; the first trial is before
+        assert {rest // 190 for rest in rests[1:]} == {1}
+    assert len(trials) / 20_000 < 0.02
+
+
+def test_plain_decoding_is_left_for_a_way_that_wins_twice_only() -> None:
+    balance = after(plain(), Way.PLAIN, 0.5)
+    while not balance.on_trial:
+        balance = after(balance, Way.PLAIN, 0.5)
+    way = balance.way
+    once = after(balance, way, 0.7)
+    assert once.way is once.in_force is Way.PLAIN
+    again = after(once, Way.PLAIN, 0.5)
+    assert again.way is way
+    assert after(again, way, 0.7).in_force is way
+    assert after(again, way, 0.4).in_force is Way.PLAIN
+    left = after(again, way, 0.7)
+    for _ in range(6):  # and it is looked at once more, however much that way seems to gain
+        left = after(left, way, 0.7)
+    assert left.way is Way.PLAIN
+
+
+def test_a_slower_machine_makes_no_way_look_better() -> None:
+    balance = plain(0.5, free=0.48)
+    for rate in (0.45, 0.4, 0.35, 0.3, 0.3):
+        balance = after(balance, Way.PLAIN, rate)
+        assert balance.way is Way.PLAIN
+
+
+def test_another_size_begins_with_what_is_known_of_this_one() -> None:
+    known = plain(0.5, free=0.45, held=0.3)
+    fewer, more = known.for_size(more=False), known.for_size(more=True)
+    assert fewer.way is more.way is Way.PLAIN
+    assert fewer.rate == more.rate == 0.0
+    fewer, more = (after(balance, Way.PLAIN, 1.0, bound=2.0) for balance in (fewer, more))
+    assert fewer.records[Way.FREE].rate == pytest.approx(0.9)
+    assert fewer.way is Way.FREE and more.way is Way.PLAIN
+    guessing = after(after(fewer, Way.FREE, 1.5), Way.PLAIN, 1.0)
+    guessing = after(guessing, Way.FREE, 1.5, bound=2.0)
+    assert guessing.in_force is Way.FREE
+    assert after(guessing.for_size(more=True), Way.FREE, 0.5, bound=0.6).way is Way.PLAIN
+    assert after(guessing.for_size(more=False), Way.FREE, 3.0, bound=4.0).way is not Way.PLAIN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from hypothesis import strategies as st
@@ -67,6 +68,7 @@ WORKER = st.builds(
     limits=st.builds(m.Limits, U32, U32, U32, U32),
     protocol_version=U32,
 )
+DRAFTER = st.builds(replace, WORKER, keeps_texts=st.booleans())
 
 
 @st.composite

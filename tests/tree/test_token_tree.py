@@ -175,6 +175,22 @@ def test_memory_of_former_roots_is_bounded() -> None:
     assert tree.add(oldest, 0, 0.5, Source.MODEL) is Added.ORPHAN
 
 
+def test_a_long_way_without_guesses_is_caught_up_with_as_if_it_had_been_followed() -> None:
+    followed, left = make_tree(), make_tree()
+    way = [token % 7 for token in range(3 * REMEMBERED_ROOTS)]
+    roots = [followed.root_id]
+    for token in way:
+        followed.advance([token])
+        roots.append(followed.root_id)
+        left.advance([token])
+    for tree in (followed, left):
+        ends = [tree.add(root, way[-1], 0.5, Source.MODEL) for root in (roots[0], roots[-2])]
+        assert ends == [Added.ORPHAN, Added.KNOWN]
+        oldest = roots[-1 - REMEMBERED_ROOTS]
+        assert tree.add(oldest, way[-REMEMBERED_ROOTS], 0.5, Source.MODEL) is Added.KNOWN
+    assert left.root_id == followed.root_id
+
+
 def test_a_root_that_nobody_asked_for_is_found_later() -> None:
     """Commits without guesses: late guesses, stale ones and the next root are told apart still."""
     tree = TokenTree(1, 1, [5], max_nodes=8, max_depth=8)

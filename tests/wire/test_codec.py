@@ -60,10 +60,10 @@ def test_draft_response(response):
     assert draft.decode_response(resend(draft.encode_response(response))) == response
 
 
-@given(values.WORKER)
-def test_handshake(worker):
+@given(values.WORKER, values.DRAFTER)
+def test_handshake(worker, drafter):
     assert verify.decode_handshake(resend(verify.encode_handshake(worker))) == worker
-    assert draft.decode_handshake(resend(draft.encode_handshake(worker))) == worker
+    assert draft.decode_handshake(resend(draft.encode_handshake(drafter))) == drafter
 
 
 @given(st.binary(max_size=64))
