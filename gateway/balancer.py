@@ -59,16 +59,19 @@ class _Sums:
         return self.steps / max(self.bound_ms, 1e-3)
 
     @property
-    def is_enough(self) -> bool:
-        if self.steps < _LEAST_STEPS:
-            return False
-        long = self.tokens >= _LEAST_TOKENS and self.milliseconds >= _LEAST_MS
-        return long or self.error <= _STEADY * self.tokens_each
+    def is_long(self) -> bool:
+        return (
+            self.steps >= _LEAST_STEPS
+            and self.tokens >= _LEAST_TOKENS
+            and self.milliseconds >= _LEAST_MS
+        )
 
     @property
-    def is_behind(self) -> bool:
-        sure = self.steps >= _LEAST_STEPS and self.lost > _SURE * self.error
-        return sure or self.lost > _MOST_LOST
+    def is_clear(self) -> bool:
+        """So few steps are enough: they are all alike, or the way in force is surely ahead."""
+        if self.steps < _LEAST_STEPS:
+            return False
+        return self.error <= _STEADY * self.tokens_each or self.lost > _SURE * self.error
 
 
 @dataclass(slots=True)
@@ -171,7 +174,8 @@ class Balancer:
         sums.add(tokens_each, period_ms, pass_ms, rate)
         if balance.rests and sums.steps % _RESTING_STEPS:
             return
-        if sums.is_enough or (sums.is_behind and self.way is not Way.PLAIN):
+        left = self.way is not Way.PLAIN and sums.lost > _MOST_LOST
+        if left or sums.is_long or (balance.is_asked and sums.is_clear):
             window = Window(
                 self.way, sums.tokens_each, sums.milliseconds, sums.bound, sums.settling_ms
             )

@@ -129,6 +129,11 @@ class Balance:
         """The next window is one of plain decoding, which is in force."""
         return self.way is self.in_force is Way.PLAIN
 
+    @property
+    def is_asked(self) -> bool:
+        """How the next window ends is a question of now, not of texts that differ."""
+        return self.on_trial or self.rests or self.borrowed
+
     def untried(self) -> Balance:
         """The next window is one of the way in force."""
         return replace(self, way=self.in_force)
