@@ -25,12 +25,13 @@ _LASTING_STEPS = 8  # in a row, of another size of batch: fewer are a load that 
 class _Sums:
     """A window that has not ended.
 
+    before_ms: time beyond what the way in force would have needed, until the window began.
     bound_ms: the target's passes alone.
     lost: tokens of one sequence by which the way in force would be ahead.
     squares: of what each step lost.
     """
 
-    settling_ms: float = 0.0
+    before_ms: float = 0.0
     steps: int = 0
     tokens: int = 0
     tokens_each: float = 0.0  # as promised and usually kept
@@ -125,11 +126,12 @@ class Balancer:
             self._next_steps = 0
         if promised:
             self._promises = self._promises.after(promised, tokens - speculating)
+        tokens_each = 1.0 + self._promises.kept * promised / speculating
         if self._pause_steps > 0:
-            self._wait(period_ms)
+            self._wait(tokens_each, period_ms)
         elif period_ms > 0.0 and size == self._size:
             self._now.sums.tokens += tokens
-            self._add(1.0 + self._promises.kept * promised / speculating, period_ms, pass_ms)
+            self._add(tokens_each, period_ms, pass_ms)
         return self.way
 
     def _meet(self, size: int) -> None:
@@ -155,11 +157,12 @@ class Balancer:
         self._size, self._now = size, known
         self._go(known.balance.way)
 
-    def _wait(self, period_ms: float) -> None:
+    def _wait(self, tokens_each: float, period_ms: float) -> None:
         self._pause_steps -= 1
         self._pause_ms -= period_ms
-        if self.way is self.awaited:
-            self._now.sums.settling_ms += period_ms
+        rate = self._now.balance.rate
+        if rate > 0.0 and period_ms > 0.0:
+            self._now.sums.before_ms += period_ms - tokens_each / rate
         if self._pause_ms <= 0.0:
             self._pause_steps = 0
         if self._pause_steps == 0 and self.way is not self.awaited:
@@ -177,7 +180,7 @@ class Balancer:
         left = self.way is not Way.PLAIN and sums.lost > _MOST_LOST
         if left or sums.is_long or (balance.is_asked and sums.is_clear):
             window = Window(
-                self.way, sums.tokens_each, sums.milliseconds, sums.bound, sums.settling_ms
+                self.way, sums.tokens_each, sums.milliseconds, sums.bound, sums.before_ms
             )
             now.balance, now.sums = balance.after(window), _Sums()
             self._go(now.balance.way)

@@ -20,7 +20,7 @@ _LEAST_LEAD = 1.02  # and the way in force by that much
 _TRIAL_SHARE = 0.004  # of all time is what trials of one way may lose
 _LEAST_REST = 20.0  # windows between two trials of one way, even if nothing is lost
 _LEAST_REST_DISPLACED = 5.0  # and before the first one of a way that was in force until then
-_MOST_DOUBTS = 2  # a rest is doubled so often at most
+_MOST_DOUBTS = 3  # a rest is doubled so often at most
 
 
 class Way(Enum):
@@ -46,14 +46,15 @@ class Window:
     tokens: what one sequence got, or can be said to have got (`promise.py`).
     bound: tokens per millisecond of one sequence that plain decoding cannot exceed, because the
         target's passes alone took that long.
-    settling_ms: the time before it, in which steps were neither run this way nor another.
+    before_ms: what its trial has cost before it began: time in which drafters woke up and steps were
+        neither run this way nor another, beyond what the way in force would have needed.
     """
 
     way: Way
     tokens: float
     milliseconds: float
     bound: float
-    settling_ms: float = 0.0
+    before_ms: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -182,7 +183,7 @@ class Balance:
         records = {w: r.after_rest(window.milliseconds) for w, r in self.records.items()}
         best, before, rate = records[in_force], records.get(way), window.rate
         if _worth(way, rate) <= _LEAST_LEAD * _worth(in_force, best.rate):
-            lost_ms = (window.settling_ms + window.milliseconds) * (1 - rate / best.rate)
+            lost_ms = max(0.0, window.before_ms) + window.milliseconds * (1 - rate / best.rate)
             doubts = 0 if before is None else min(before.doubts + 1, _MOST_DOUBTS)
             records[way] = Record(rate, _rest_ms(lost_ms, window, _LEAST_REST), doubts)
             return records, in_force
