@@ -18,7 +18,7 @@ _LEAST_TOKENS, _LEAST_MS = 192, 150.0  # and of one in which steps differ by mor
 _STEADY = 0.02  # of all its tokens, as a standard error
 _MOST_LOST = 8.0  # tokens of each sequence that the way in force is ahead by: no need for more
 _SURE = 3.0  # standard errors that it would be ahead by
-_LASTING_STEPS = 8  # in a row, of another size of batch: fewer are a load that comes or goes
+_LASTING_STEPS = 16  # in a row, of another size of batch: fewer are a load that comes or goes
 
 
 @dataclass(slots=True)
@@ -120,10 +120,10 @@ class Balancer:
         if not speculating:
             return self.way
         size = (sequences - 1).bit_length()
-        if size != self._size:
-            self._meet(size)
-        elif self._next_steps:
+        if size == self._size:
             self._next_steps = 0
+        elif period_ms > 0.0 or not self._sizes:
+            self._meet(size)
         if promised:
             self._promises = self._promises.after(promised, tokens - speculating)
         tokens_each = 1.0 + self._promises.kept * promised / speculating

@@ -16,7 +16,8 @@ class DraftPool:
 
     Sequences for which no drafter has a place are decoded plainly until there is one. While a
     verify worker decodes plainly, nobody hears of its sequences: what drafters have missed they are
-    told at once when it is to end. Where finished requests are of use, beginnings and ends are told.
+    told at once when that is to end. One that keeps texts of finished requests is told when they
+    begin and end.
     """
 
     def __init__(self, addresses: Sequence[str], events: DraftEvents) -> None:

@@ -20,6 +20,7 @@ _LEAST_LEAD = 1.02  # and the way in force by that much
 _TRIAL_SHARE = 0.004  # of all time is what trials of one way may lose
 _LEAST_REST = 20.0  # windows between two trials of one way, even if nothing is lost
 _LEAST_REST_DISPLACED = 5.0  # and before the first one of a way that was in force until then
+_NEAR = 0.75  # of the rate of the way in force: among fewer sequences it may have turned
 _MOST_DOUBTS = 3  # a rest is doubled so often at most
 
 
@@ -46,8 +47,8 @@ class Window:
     tokens: what one sequence got, or can be said to have got (`promise.py`).
     bound: tokens per millisecond of one sequence that plain decoding cannot exceed, because the
         target's passes alone took that long.
-    before_ms: what its trial has cost before it began: time in which drafters woke up and steps were
-        neither run this way nor another, beyond what the way in force would have needed.
+    before_ms: what its trial has cost before it began: time in which drafters woke up and steps
+        were run neither way, beyond what the way in force would have needed.
     """
 
     way: Way
@@ -143,16 +144,18 @@ class Balance:
         """For another size of batch of which nothing is known yet.
 
         What a guess costs grows with the batch. So among ``more`` sequences plain decoding is tried
-        at once, and among fewer the best way with guesses.
+        at once, and among fewer all ways with guesses that were not far behind.
         """
-        rivals = {Way.PLAIN} if more else set(Way) - {Way.PLAIN}
-        known = {way: r for way, r in self.records.items() if way in rivals - {self.in_force}}
-        rival = max(known, key=lambda way: known[way].rate, default=None)
+        known = self.records.get(self.in_force)
+        if known is None:
+            return Balance.first(self.in_force)
+        near = {way for way, record in self.records.items() if record.rate > _NEAR * known.rate}
+        rivals = {Way.PLAIN} if more else near - {Way.PLAIN}
         records = {
-            way: record.at_once() if way is rival else record.afresh()
+            way: record.at_once() if way in rivals else record.afresh()
             for way, record in self.records.items()
         }
-        return Balance(self.in_force, self.in_force, records, borrowed=bool(records))
+        return Balance(self.in_force, self.in_force, records, borrowed=True)
 
     def after(self, window: Window) -> Balance:
         """With the outcome of a window, and the way for the next one."""
@@ -185,21 +188,23 @@ class Balance:
         if _worth(way, rate) <= _LEAST_LEAD * _worth(in_force, best.rate):
             lost_ms = max(0.0, window.before_ms) + window.milliseconds * (1 - rate / best.rate)
             doubts = 0 if before is None else min(before.doubts + 1, _MOST_DOUBTS)
-            records[way] = Record(rate, _rest_ms(lost_ms, window, _LEAST_REST), doubts)
+            records[way] = Record(rate, _rest_ms(way, lost_ms, window, _LEAST_REST), doubts)
             return records, in_force
         if in_force is Way.PLAIN and not (before is not None and before.promising):
             records[way] = Record(rate, promising=True)
             return records, in_force
-        # Plain decoding is looked at once more before long, whatever it seems to lose.
-        lost_ms = 0.0 if in_force is Way.PLAIN else window.milliseconds * (1 - best.rate / rate)
+        lost_ms = window.milliseconds * (1 - best.rate / rate)
+        rest_ms = _rest_ms(in_force, lost_ms, window, _LEAST_REST_DISPLACED)
         records = {w: r.undoubted() for w, r in records.items()}
-        records[in_force] = Record(best.rate, _rest_ms(lost_ms, window, _LEAST_REST_DISPLACED))
+        records[in_force] = Record(best.rate, rest_ms)
         records[way] = Record(rate)
         return records, way
 
 
-def _rest_ms(lost_ms: float, window: Window, least: float) -> float:
-    return max(lost_ms / _TRIAL_SHARE, least * window.milliseconds)
+def _rest_ms(way: Way, lost_ms: float, window: Window, least: float) -> float:
+    """Plain decoding is looked at again before long, whatever it seems to lose."""
+    least_ms = least * window.milliseconds
+    return least_ms if way is Way.PLAIN else max(lost_ms / _TRIAL_SHARE, least_ms)
 
 
 def _worth(way: Way, rate: float) -> float:
@@ -210,7 +215,7 @@ def _next(records: Records, in_force: Way, bound: float) -> Way:
     """A way that was never tried, or else one that seems better or has rested, or the one in force.
 
     What seems better is tried before it is believed: what is known of it may be old. Plain decoding
-    comes before the others.
+    comes before the others, and these by what they brought.
     """
     best = records[in_force]
     hopeless = {Way.PLAIN} if bound * _LEAST_GAIN < best.rate else set()
@@ -221,5 +226,5 @@ def _next(records: Records, in_force: Way, bound: float) -> Way:
     least = _LEAST_LEAD * _worth(in_force, best.rate)
     better = [way for way in others if _worth(way, records[way].rate) > least]
     rested = [way for way in others if records[way].left_ms <= 0.0]
-    due = {way: records[way].left_ms for way in better or rested}
-    return Way.PLAIN if Way.PLAIN in due else min(due, key=due.__getitem__, default=in_force)
+    due = {way: _worth(way, records[way].rate) for way in better or rested}
+    return Way.PLAIN if Way.PLAIN in due else max(due, key=due.__getitem__, default=in_force)
