@@ -128,7 +128,7 @@ class Balancer:
             self._promises = self._promises.after(promised, tokens - speculating)
         tokens_each = 1.0 + self._promises.kept * promised / speculating
         if self._pause_steps > 0:
-            self._wait(tokens_each, period_ms)
+            self._wait(tokens_each, period_ms if size == self._size else 0.0)
         elif period_ms > 0.0 and size == self._size:
             self._now.sums.tokens += tokens
             self._add(tokens_each, period_ms, pass_ms)

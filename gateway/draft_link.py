@@ -18,7 +18,6 @@ from foredraft.wire.messages import (
     CloseSequence,
     Commit,
     Commits,
-    DraftBudget,
     Nack,
     NodeBlocks,
     OpenSequences,
@@ -107,10 +106,6 @@ class DraftLink(Link[DraftMessage, Response]):
             self.open(request)
         elif (untold := self._untold(request)) is not None:
             self.send(Commits((untold,)))
-
-    def send_budget(self, budget: DraftBudget) -> None:
-        """A budget without nodes lets the drafter rest."""
-        self.send(budget)
 
     def close(self, request: Request, *, tell: bool) -> None:
         """``tell``: what it has not heard of the request yet, too."""

@@ -104,7 +104,8 @@ class DraftPool:
         return lost
 
     def send_budget(self, worker: int, budget: DraftBudget) -> None:
-        self._links[worker].send_budget(budget)
+        """One without nodes lets the drafter rest."""
+        self._links[worker].send(budget)
 
     def _choose(self) -> DraftLink | None:
         candidates = [link for link in self._links if link.up]

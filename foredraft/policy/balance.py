@@ -184,14 +184,15 @@ class Balance:
         """Another way was tried: it takes over, or rests."""
         way, in_force = window.way, self.in_force
         records = {w: r.after_rest(window.milliseconds) for w, r in self.records.items()}
-        best, before, rate = records[in_force], records.get(way), window.rate
+        best, rate = records[in_force], window.rate
+        before = records.get(way, Record(rate, doubts=-1))  # a first trial leaves no doubt yet
         if _worth(way, rate) <= _LEAST_LEAD * _worth(in_force, best.rate):
             lost_ms = max(0.0, window.before_ms) + window.milliseconds * (1 - rate / best.rate)
-            doubts = 0 if before is None else min(before.doubts + 1, _MOST_DOUBTS)
-            records[way] = Record(rate, _rest_ms(way, lost_ms, window, _LEAST_REST), doubts)
+            rest_ms = _rest_ms(way, lost_ms, window, _LEAST_REST)
+            records[way] = Record(rate, rest_ms, min(before.doubts + 1, _MOST_DOUBTS))
             return records, in_force
-        if in_force is Way.PLAIN and not (before is not None and before.promising):
-            records[way] = Record(rate, promising=True)
+        if in_force is Way.PLAIN and not before.promising:
+            records[way] = Record(rate, doubts=before.doubts, promising=True)
             return records, in_force
         lost_ms = window.milliseconds * (1 - best.rate / rate)
         rest_ms = _rest_ms(in_force, lost_ms, window, _LEAST_REST_DISPLACED)
