@@ -41,6 +41,7 @@ class Growth:
         ahead: Frontier = []
         if share.resting:
             sequence.answered = sequence.announced = True
+            self._agenda.lagging.pop(sequence.key, None)
         elif not sequence.answered:
             model = self._follower(sequence)
             will_look = model is not None and not model.lags(sequence)

@@ -71,3 +71,17 @@ def test_stops_when_told_to_in_the_middle_of_its_work(told: DraftBudget) -> None
     drafter.handle(0, told)
     drafter.draft()
     assert not drafter.busy
+
+
+def test_prefills_nothing_more_when_told_to_rest() -> None:
+    model = ModelDrafter(RunnerEngine(FakeRunner(INFO, FakeEngine(0.0, 0.754)), INFO), INFO)
+    drafter = Drafter(INFO, Limits(4, 64, 32), model)
+    drafter.handle(0, DraftBudget(64, 32, 0.05, 0.01))
+    opened = OpenSequence(1, 1, PROMPT * 20, SamplingParams(max_tokens=10))
+    drafter.handle(0, OpenSequences((opened,)))
+    for _ in range(2):
+        drafter.draft()
+    assert drafter.busy  # most of the prompt has not been read yet
+    drafter.handle(0, DraftBudget(0, 32, 0.05, 0.01))
+    drafter.draft()
+    assert not drafter.busy
