@@ -12,6 +12,7 @@ from foredraft.policy.promise import Promises
 _SETTLING_STEPS, _SETTLING_MS = 4, 100.0
 # Before steps with guesses that follow plain ones: drafters are told everything and take it in.
 _WAKING_STEPS, _WAKING_MS = 16, 100.0
+_READ_PER_STEP, _READ_PER_MS = 128, 4.0  # tokens that their model reads meanwhile
 _LEAST_STEPS = 16  # of a window; less says too little
 _RESTING_STEPS = 64  # of one of plain decoding that goes on: nothing is at stake
 _LEAST_TOKENS, _LEAST_MS = 192, 150.0  # and of one in which steps differ by more than
@@ -133,6 +134,11 @@ class Balancer:
             self._now.sums.tokens += tokens
             self._add(tokens_each, period_ms, pass_ms)
         return self.way
+
+    def told(self, tokens: int) -> None:
+        """Drafters that are to wake up have so many tokens to read."""
+        self._pause_steps += tokens // _READ_PER_STEP
+        self._pause_ms += tokens / _READ_PER_MS
 
     def _meet(self, size: int) -> None:
         """A step was of another size; the first one ever is looked at at once."""

@@ -151,7 +151,10 @@ class Budgets:
             self._draft.rest(worker)
         elif before in (None, Way.PLAIN):
             self._pricings[worker] = Pricing()  # nobody has followed it meanwhile
-            self._draft.wake(worker, [r for r in self._live.values() if r.verify_worker == worker])
+            own = [r for r in self._live.values() if r.verify_worker == worker]
+            told = self._draft.wake(worker, own)
+            if worker in self._balancers:
+                self._balancers[worker].told(told)
 
     def _tell_all(self) -> None:
         for worker, way in self._ways.items():

@@ -100,12 +100,16 @@ class DraftLink(Link[DraftMessage, Response]):
         if told:
             self.send(Commits(tuple(told)))
 
-    def catch_up(self, request: Request) -> None:
-        """Tell the drafter all that it has not heard of a request, at once."""
+    def catch_up(self, request: Request) -> int:
+        """Tell the drafter all that it has not heard of a request, at once; returns the tokens."""
         if not self.follows(request):
             self.open(request)
-        elif (untold := self._untold(request)) is not None:
-            self.send(Commits((untold,)))
+            return request.journal.position if self.follows(request) else 0
+        untold = self._untold(request)
+        if untold is None:
+            return 0
+        self.send(Commits((untold,)))
+        return len(untold.tokens)
 
     def close(self, request: Request, *, tell: bool) -> None:
         """``tell``: what it has not heard of the request yet, too."""

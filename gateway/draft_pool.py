@@ -47,9 +47,7 @@ class DraftPool:
         if link is None or (request.verify_worker in self._plain and not link.keeps_texts):
             return
         link.open(request)
-        if link.follows(request) and request.seq_id not in self._homes:
-            self._homes[request.seq_id] = link
-            self._loads[link.worker] += 1
+        self._settle(request, link)
 
     def adopt(self, requests: Iterable[Request]) -> None:
         """Open the sequences that no drafter follows."""
@@ -61,17 +59,21 @@ class DraftPool:
         """Nobody guesses for the sequences of that worker from now on."""
         self._plain.add(verify_worker)
 
-    def wake(self, verify_worker: int, requests: Iterable[Request]) -> None:
-        """Guesses are wanted again for ``requests``, which are those of that worker."""
+    def wake(self, verify_worker: int, requests: Iterable[Request]) -> int:
+        """Guesses are wanted again for ``requests``, which are those of that worker.
+
+        Returns how many tokens drafters are told with that.
+        """
         if verify_worker not in self._plain:
-            return
+            return 0
         self._plain.remove(verify_worker)
+        told = 0
         for request in requests:
-            link = self._homes.get(request.seq_id)
-            if link is None:
-                self.open(request)
-            else:
-                link.catch_up(request)
+            link = self._homes.get(request.seq_id) or self._choose()
+            if link is not None:
+                told += link.catch_up(request)
+                self._settle(request, link)
+        return told
 
     def follow(self, verify_worker: int, committed: Iterable[tuple[Request, Commit]]) -> None:
         """Tell the drafters what a step has committed; the journals hold it already."""
@@ -106,6 +108,11 @@ class DraftPool:
     def send_budget(self, worker: int, budget: DraftBudget) -> None:
         """One without nodes lets the drafter rest."""
         self._links[worker].send(budget)
+
+    def _settle(self, request: Request, link: DraftLink) -> None:
+        if link.follows(request) and request.seq_id not in self._homes:
+            self._homes[request.seq_id] = link
+            self._loads[link.worker] += 1
 
     def _choose(self) -> DraftLink | None:
         candidates = [link for link in self._links if link.up]

@@ -96,6 +96,12 @@ def test_drafters_are_awake_before_steps_use_guesses() -> None:
     while balancer.awaited is Way.PLAIN:
         drive(balancer, IN_COMPANY, 1, 32)
     assert drive(balancer, IN_COMPANY, 17, 32) == [Way.PLAIN] * 16 + [balancer.awaited]
+    while balancer.awaited is not Way.PLAIN:
+        drive(balancer, IN_COMPANY, 1, 32)
+    while balancer.awaited is Way.PLAIN:
+        drive(balancer, IN_COMPANY, 1, 32)
+    balancer.told(1280)
+    assert drive(balancer, IN_COMPANY, 27, 32) == [Way.PLAIN] * 26 + [balancer.awaited]
 
 
 def test_a_load_that_comes_and_goes_changes_nothing() -> None:

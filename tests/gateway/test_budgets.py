@@ -60,8 +60,13 @@ class Decided:
     way: Way = Way.PLAIN
     awaited: Way = Way.PLAIN
 
+    told_tokens: int = 0
+
     def stepped(self, **_: object) -> None:
         pass
+
+    def told(self, tokens: int) -> None:
+        self.told_tokens = tokens
 
 
 @pytest.mark.asyncio
@@ -105,6 +110,7 @@ async def test_a_drafter_hears_nothing_while_it_rests_and_all_when_it_wakes(
         assert len(draft.commits) == heard + 1 and len(draft.opened) == opened + 1
         (followed, *_) = draft.live.values()
         assert len(followed.tokens) == target.position
+        assert balancer.told_tokens >= 64 * len(TOKENS)
         assert verify.budgets[-1].max_nodes == 0  # steps are plain until drafters are awake
         balancer.way = Way.FREE
         await target.step()
