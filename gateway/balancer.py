@@ -11,8 +11,8 @@ from foredraft.policy.promise import Promises
 # After a change, for as long as both last: what is in flight was made the old way.
 _SETTLING_STEPS, _SETTLING_MS = 4, 100.0
 # Before steps with guesses that follow plain ones: drafters are told everything and take it in.
-_WAKING_STEPS, _WAKING_MS = 16, 100.0
-_READ_PER_STEP, _READ_PER_MS = 128, 4.0  # tokens that their model reads meanwhile
+_WAKING_STEPS, _WAKING_MS = 512, 100.0
+_READ_PER_MS = 4.0  # tokens that their model reads meanwhile, at least
 _LEAST_STEPS = 16  # of a window; less says too little
 _RESTING_STEPS = 64  # of one of plain decoding that goes on: nothing is at stake
 _LEAST_TOKENS, _LEAST_MS = 192, 150.0  # and of one in which steps differ by more than
@@ -68,10 +68,9 @@ class _Sums:
             and self.milliseconds >= _LEAST_MS
         )
 
-    @property
-    def is_clear(self) -> bool:
+    def is_clear(self, least_tokens: int) -> bool:
         """So few steps are enough: they are all alike, or the way in force is surely ahead."""
-        if self.steps < _LEAST_STEPS:
+        if self.steps < _LEAST_STEPS or self.tokens < least_tokens:
             return False
         return self.error <= _STEADY * self.tokens_each or self.lost > _SURE * self.error
 
@@ -137,7 +136,6 @@ class Balancer:
 
     def told(self, tokens: int) -> None:
         """Drafters that are to wake up have so many tokens to read."""
-        self._pause_steps += tokens // _READ_PER_STEP
         self._pause_ms += tokens / _READ_PER_MS
 
     def _meet(self, size: int) -> None:
@@ -183,8 +181,9 @@ class Balancer:
         sums.add(tokens_each, period_ms, pass_ms, rate)
         if balance.rests and sums.steps % _RESTING_STEPS:
             return
-        left = self.way is not Way.PLAIN and sums.lost > _MOST_LOST
-        if left or sums.is_long or (balance.is_asked and sums.is_clear):
+        plain = self.way is Way.PLAIN
+        clear = balance.is_asked and sums.is_clear(0 if plain else _LEAST_TOKENS)
+        if clear or sums.is_long or (sums.lost > _MOST_LOST and not plain):
             window = Window(
                 self.way, sums.tokens_each, sums.milliseconds, sums.bound, sums.before_ms
             )
