@@ -21,6 +21,7 @@ _TRIAL_SHARE = 0.004  # of all time is what trials of one way may lose
 _LEAST_REST = 20.0  # windows between two trials of one way, even if nothing is lost
 _LEAST_REST_DISPLACED = 5.0  # and before the first one of a way that was in force until then
 _NEAR = 0.75  # of the rate of the way in force: among fewer sequences it may have turned
+_NOT_FAR = 0.5  # the same where texts have turned
 _MOST_DOUBTS = 3  # a rest is doubled so often at most
 
 
@@ -139,6 +140,19 @@ class Balance:
     def untried(self) -> Balance:
         """The next window is one of the way in force."""
         return replace(self, way=self.in_force)
+
+    def hopeful(self) -> Balance:
+        """There is reason to believe that guesses pay now: one trial that wins is enough."""
+        known = self.records.get(self.in_force)
+        if known is None:
+            return self
+        records = {
+            way: replace(record.at_once(), promising=True)
+            if way is not self.in_force and record.rate > _NOT_FAR * known.rate
+            else record
+            for way, record in self.records.items()
+        }
+        return replace(self, records=records)
 
     def for_size(self, *, more: bool) -> Balance:
         """For another size of batch of which nothing is known yet.

@@ -90,6 +90,28 @@ def test_guesses_are_used_again_when_texts_turn_into_copies(seen: int) -> None:
     assert drive(balancer, COPY, 1_000, 32).count(Way.PLAIN) < 100
 
 
+@pytest.mark.parametrize("seen", [500, 5_000, 12_000])
+def test_texts_that_repeat_themselves_bring_guesses_back_at_once(seen: int) -> None:
+    balancer = Balancer()
+    drive(balancer, IN_COMPANY, seen, 32)
+    while balancer.awaited is not Way.PLAIN:
+        drive(balancer, IN_COMPANY, 1, 32)
+    balancer.repeated(0.4)
+    balancer.repeated(0.6)
+    ways = drive(balancer, COPY, 250, 32)
+    assert ways[-1] in (Way.FREE, Way.HELD)
+
+
+def test_texts_that_go_on_repeating_themselves_are_tried_once() -> None:
+    balancer = Balancer()
+    drive(balancer, IN_COMPANY, 12_000, 32)
+    ways = []
+    for _ in range(60):
+        balancer.repeated(0.6)
+        ways += drive(balancer, IN_COMPANY, 32, 32)
+    assert ways.count(Way.PLAIN) > 0.95 * len(ways)
+
+
 @pytest.mark.parametrize("missed", [0, 2_000])
 def test_drafters_are_awake_before_steps_use_guesses(missed: int) -> None:
     balancer = Balancer()
