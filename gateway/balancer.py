@@ -12,7 +12,7 @@ from foredraft.policy.promise import Promises
 _SETTLING_STEPS, _SETTLING_MS = 4, 100.0
 # Before steps with guesses that follow plain ones: drafters are told everything and take it in.
 _WAKING_STEPS, _WAKING_MS = 512, 100.0
-_READ_PER_MS = 4.0  # tokens that their model reads meanwhile, at least
+_READ_PER_MS = 16.0  # tokens that their model reads meanwhile
 _LEAST_STEPS = 16  # of a window; less says too little
 _RESTING_STEPS = 64  # of one of plain decoding that goes on: nothing is at stake
 _LEAST_TOKENS, _LEAST_MS = 192, 150.0  # and of one in which steps differ by more than

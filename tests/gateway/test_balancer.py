@@ -123,7 +123,7 @@ def test_drafters_are_awake_before_steps_use_guesses(missed: int) -> None:
     while balancer.way is Way.PLAIN:
         drive(balancer, IN_COMPANY, 1, 32)
         steps += 1
-    assert 2.0 * steps == pytest.approx(100.0 + missed / 4.0, rel=0.1)  # milliseconds
+    assert 2.0 * steps == pytest.approx(100.0 + missed / 16.0, rel=0.1)  # milliseconds
 
 
 def test_a_load_that_comes_and_goes_changes_nothing() -> None:
