@@ -198,6 +198,7 @@ class Balancer:
                 self.way, sums.tokens_each, sums.milliseconds, sums.bound, sums.before_ms
             )
             now.balance, now.sums = balance.after(window), _Sums()
+            self._repeating = self._repeating and now.balance.in_force is Way.PLAIN
             self._go(now.balance.way)
 
     def _go(self, way: Way) -> None:

@@ -100,6 +100,10 @@ def test_texts_that_repeat_themselves_bring_guesses_back_at_once(seen: int) -> N
     balancer.repeated(0.6)
     ways = drive(balancer, COPY, 250, 32)
     assert ways[-1] in (Way.FREE, Way.HELD)
+    drive(balancer, IN_COMPANY, 500, 32)
+    assert balancer.way is Way.PLAIN
+    balancer.repeated(0.6)  # other texts now
+    assert drive(balancer, COPY, 250, 32)[-1] in (Way.FREE, Way.HELD)
 
 
 def test_texts_that_go_on_repeating_themselves_are_tried_once() -> None:
