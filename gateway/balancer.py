@@ -17,7 +17,7 @@ _LEAST_STEPS = 16  # of a window; less says too little
 _RESTING_STEPS = 64  # of one of plain decoding that goes on: nothing is at stake
 _LEAST_TOKENS, _LEAST_MS = 192, 150.0  # and of one in which steps differ by more than
 _STEADY = 0.02  # of all its tokens, as a standard error
-_MOST_LOST = 8.0  # tokens of each sequence that the way in force is ahead by: no need for more
+_MOST_LOST = 8.0  # tokens of each sequence that another way would be ahead by: no need for more
 _SURE = 3.0  # standard errors that it would be ahead by
 _MANY_REPEAT, _FEW_REPEAT = 0.5, 0.25  # of texts; guesses are tried when there are many
 _LASTING_STEPS = 16  # in a row, of another size of batch: fewer are a load that comes or goes
@@ -29,7 +29,7 @@ class _Sums:
 
     before_ms: time beyond what the way in force would have needed, until the window began.
     bound_ms: the target's passes alone.
-    lost: tokens of one sequence by which the way in force would be ahead.
+    lost: tokens of one sequence by which what it is compared with would be ahead.
     squares: of what each step lost.
     """
 
@@ -43,7 +43,7 @@ class _Sums:
     squares: float = 0.0
 
     def add(self, tokens_each: float, period_ms: float, pass_ms: float, rate: float) -> None:
-        """``rate``: of the way in force."""
+        """``rate``: of what it is compared with."""
         lost = rate * period_ms - tokens_each
         self.steps += 1
         self.tokens_each += tokens_each
@@ -70,7 +70,7 @@ class _Sums:
         )
 
     def is_clear(self, least_tokens: int) -> bool:
-        """So few steps are enough: they are all alike, or the way in force is surely ahead."""
+        """So few steps are enough: they are all alike, or another way is surely ahead."""
         if self.steps < _LEAST_STEPS or self.tokens < least_tokens:
             return False
         return self.error <= _STEADY * self.tokens_each or self.lost > _SURE * self.error
@@ -186,8 +186,8 @@ class Balancer:
     def _add(self, tokens_each: float, period_ms: float, pass_ms: float) -> None:
         now = self._now
         sums, balance = now.sums, now.balance
-        # At first the way in force is compared with what plain decoding cannot exceed.
-        rate = balance.rate or 1.0 / max(pass_ms, 1e-3)
+        # At first guesses are compared with what plain decoding cannot exceed.
+        rate = balance.rival_rate or 1.0 / max(pass_ms, 1e-3)
         sums.add(tokens_each, period_ms, pass_ms, rate)
         if balance.rests and sums.steps % _RESTING_STEPS:
             return

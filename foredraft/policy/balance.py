@@ -123,6 +123,18 @@ class Balance:
         return 0.0 if known is None or self.borrowed else known.rate
 
     @property
+    def rival_rate(self) -> float:
+        """Of what the next window is compared with while it lasts; 0 if that is not known.
+
+        Guesses in force have to be quicker than plain decoding, whatever they brought with other
+        texts.
+        """
+        if self.borrowed or self.on_trial or self.rests:
+            return self.rate
+        plain = self.records.get(Way.PLAIN)
+        return 0.0 if plain is None else plain.rate
+
+    @property
     def on_trial(self) -> bool:
         """The next window is one of a way that is not in force."""
         return self.way is not self.in_force

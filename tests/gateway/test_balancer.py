@@ -116,6 +116,20 @@ def test_texts_that_go_on_repeating_themselves_are_tried_once() -> None:
     assert ways.count(Way.PLAIN) > 0.95 * len(ways)
 
 
+def test_guesses_that_pay_over_whole_answers_are_kept_where_they_begin() -> None:
+    """Alone: they lose while an answer is new, and gain much more where it turns into a copy."""
+    fresh = ALONE | {Way.FREE: (1.1, 1.05), Way.HELD: (1.1, 1.1)}
+    copied = ALONE | {Way.FREE: (4.0, 1.1), Way.HELD: (4.0, 1.2)}
+    balancer, ways = Balancer(), []
+    for _ in range(40):
+        for costs, repeating in ((fresh, 0.0), (copied, 1.0)):
+            if balancer.awaited is Way.PLAIN:
+                balancer.repeated(repeating)
+            ways.append(drive(balancer, costs, 200, 1))
+    late = [way for some in ways[20:] for way in some]
+    assert late.count(Way.PLAIN) < 0.1 * len(late)
+
+
 @pytest.mark.parametrize("missed", [0, 2_000])
 def test_drafters_are_awake_before_steps_use_guesses(missed: int) -> None:
     balancer = Balancer()
