@@ -19,7 +19,6 @@ _LEAST_TOKENS, _LEAST_MS = 192, 150.0  # and of one in which steps differ by mor
 _STEADY = 0.02  # of all its tokens, as a standard error
 _MOST_LOST = 8.0  # tokens of each sequence that another way would be ahead by: no need for more
 _SURE = 3.0  # standard errors that it would be ahead by
-_MANY_REPEAT, _FEW_REPEAT = 0.5, 0.25  # of texts; guesses are tried when there are many
 _LASTING_STEPS = 16  # in a row, of another size of batch: fewer are a load that comes or goes
 
 
@@ -98,7 +97,6 @@ class Balancer:
         self._sizes: dict[int, _Size] = {}
         self._size, self._now = -1, _Size(Balance())
         self._next_size, self._next_steps = -1, 0
-        self._repeating = False
         self._promises = Promises()
         self._pause_steps, self._pause_ms = 0, 0.0
 
@@ -135,14 +133,6 @@ class Balancer:
             self._now.sums.tokens += tokens
             self._add(tokens_each, period_ms, pass_ms)
         return self.way
-
-    def repeated(self, share: float) -> None:
-        """While steps are plain: such a share of the texts repeats what stood there before."""
-        if self._repeating:
-            self._repeating = share > _FEW_REPEAT
-        elif share >= _MANY_REPEAT:
-            self._repeating = True
-            self._now.balance = self._now.balance.hopeful()
 
     def told(self, tokens: int) -> None:
         """Drafters that are to wake up have so many tokens to read."""
@@ -198,7 +188,6 @@ class Balancer:
                 self.way, sums.tokens_each, sums.milliseconds, sums.bound, sums.before_ms
             )
             now.balance, now.sums = balance.after(window), _Sums()
-            self._repeating = self._repeating and now.balance.in_force is Way.PLAIN
             self._go(now.balance.way)
 
     def _go(self, way: Way) -> None:

@@ -31,8 +31,6 @@ _AHEAD_SURVIVAL = 0.01
 # A drafter that is silent for longer has failed; where steps need not be serial it is too slow.
 _SERIAL_HOLD_US, _SERIAL_TRIAL_HOLD_US = 2_000_000, 100_000
 
-_LOOK_EVERY = 32  # plain steps: whether texts repeat themselves
-
 _SCHEDULES = {
     Way.HELD: Schedule.HELD,
     Way.FREE: Schedule.FREE,
@@ -124,8 +122,6 @@ class Budgets:
             count = tokens = len(committed)
             if not any(r.plan.speculation is not Speculation.OFF for r, _ in committed):
                 return
-            if step.step % _LOOK_EVERY == 0:
-                balancer.repeated(sum(r.repeats.look() for r, _ in committed) / count)
         else:
             own = [c for r, c in committed if r.plan.speculation is not Speculation.OFF]
             count, tokens = len(own), sum(len(commit.tokens) for commit in own)

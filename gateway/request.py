@@ -11,7 +11,6 @@ from foredraft.wire.messages import Commit, OpenSequence, PromptLogprobs, TokenL
 from gateway.journal import Journal
 from gateway.metrics import RequestMeter
 from gateway.plan import Plan
-from gateway.repeats import Repeats
 from gateway.tally import Tally
 from gateway.text_stream import TextStream
 from gateway.trace import Trace
@@ -41,7 +40,6 @@ class Request:
         self.plan = plan
         self.trace = trace
         self.journal = Journal(plan.prompt)
-        self.repeats = Repeats(self.journal)
         self.finish: FinishReason | None = None
         self.meter: RequestMeter | None = None
         self._text = TextStream(decode, plan.stops)

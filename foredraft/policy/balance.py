@@ -20,8 +20,8 @@ _LEAST_LEAD = 1.02  # and the way in force by that much
 _TRIAL_SHARE = 0.004  # of all time is what trials of one way may lose
 _LEAST_REST = 20.0  # windows between two trials of one way, even if nothing is lost
 _LEAST_REST_DISPLACED = 5.0  # and before the first one of a way that was in force until then
-_NEAR = 0.75  # of the rate of the way in force: among fewer sequences it may have turned
-_NOT_FAR = 0.5  # the same where texts have turned
+_NEAR = 0.75  # of the rate of the way in force: a little, and it may be the other way round
+_PASS_SLACK = 1.5  # a pass without guesses may be so much quicker than one with them
 _MOST_DOUBTS = 3  # a rest is doubled so often at most
 
 
@@ -46,8 +46,8 @@ class Window:
     """Some steps in a row, run one way.
 
     tokens: what one sequence got, or can be said to have got (`promise.py`).
-    bound: tokens per millisecond of one sequence that plain decoding cannot exceed, because the
-        target's passes alone took that long.
+    bound: tokens per millisecond of one sequence that steps with nothing but their passes, of a
+        token each, would have brought.
     before_ms: what its trial has cost before it began: time in which drafters woke up and steps
         were run neither way, beyond what the way in force would have needed.
     """
@@ -153,19 +153,6 @@ class Balance:
         """The next window is one of the way in force."""
         return replace(self, way=self.in_force)
 
-    def hopeful(self) -> Balance:
-        """There is reason to believe that guesses pay now: one trial that wins is enough."""
-        known = self.records.get(self.in_force)
-        if known is None:
-            return self
-        records = {
-            way: replace(record.at_once(), promising=True)
-            if way is not self.in_force and record.rate > _NOT_FAR * known.rate
-            else record
-            for way, record in self.records.items()
-        }
-        return replace(self, records=records)
-
     def for_size(self, *, more: bool) -> Balance:
         """For another size of batch of which nothing is known yet.
 
@@ -214,24 +201,22 @@ class Balance:
         before = records.get(way, Record(rate, doubts=-1))  # a first trial leaves no doubt yet
         if _worth(way, rate) <= _LEAST_LEAD * _worth(in_force, best.rate):
             lost_ms = max(0.0, window.before_ms) + window.milliseconds * (1 - rate / best.rate)
-            rest_ms = _rest_ms(way, lost_ms, window, _LEAST_REST)
+            rest_ms = max(lost_ms / _TRIAL_SHARE, _LEAST_REST * window.milliseconds)
+            if way is Way.PLAIN and rate > _NEAR * best.rate:  # texts may change before long
+                rest_ms = _LEAST_REST * window.milliseconds
             records[way] = Record(rate, rest_ms, min(before.doubts + 1, _MOST_DOUBTS))
             return records, in_force
         if in_force is Way.PLAIN and not before.promising:
             records[way] = Record(rate, doubts=before.doubts, promising=True)
             return records, in_force
         lost_ms = window.milliseconds * (1 - best.rate / rate)
-        rest_ms = _rest_ms(in_force, lost_ms, window, _LEAST_REST_DISPLACED)
+        rest_ms = _LEAST_REST_DISPLACED * window.milliseconds
+        if in_force is not Way.PLAIN:
+            rest_ms = max(lost_ms / _TRIAL_SHARE, rest_ms)
         records = {w: r.undoubted() for w, r in records.items()}
         records[in_force] = Record(best.rate, rest_ms)
         records[way] = Record(rate)
         return records, way
-
-
-def _rest_ms(way: Way, lost_ms: float, window: Window, least: float) -> float:
-    """Plain decoding is looked at again before long, whatever it seems to lose."""
-    least_ms = least * window.milliseconds
-    return least_ms if way is Way.PLAIN else max(lost_ms / _TRIAL_SHARE, least_ms)
 
 
 def _worth(way: Way, rate: float) -> float:
@@ -245,11 +230,12 @@ def _next(records: Records, in_force: Way, bound: float) -> Way:
     comes before the others, and these by what they brought.
     """
     best = records[in_force]
-    hopeless = {Way.PLAIN} if bound * _LEAST_GAIN < best.rate else set()
-    others = [way for way in Way if way is not in_force and way not in hopeless]
+    others = [way for way in Way if way is not in_force]
+    hopeless = _PASS_SLACK * bound < best.rate
     for way in others:
-        if way not in records:
+        if way not in records and not (way is Way.PLAIN and hopeless):
             return way
+    others = [way for way in others if way in records]
     least = _LEAST_LEAD * _worth(in_force, best.rate)
     better = [way for way in others if _worth(way, records[way].rate) > least]
     rested = [way for way in others if records[way].left_ms <= 0.0]

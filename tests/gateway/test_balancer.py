@@ -90,42 +90,14 @@ def test_guesses_are_used_again_when_texts_turn_into_copies(seen: int) -> None:
     assert drive(balancer, COPY, 1_000, 32).count(Way.PLAIN) < 100
 
 
-@pytest.mark.parametrize("seen", [500, 5_000, 12_000])
-def test_texts_that_repeat_themselves_bring_guesses_back_at_once(seen: int) -> None:
-    balancer = Balancer()
-    drive(balancer, IN_COMPANY, seen, 32)
-    while balancer.awaited is not Way.PLAIN:
-        drive(balancer, IN_COMPANY, 1, 32)
-    balancer.repeated(0.4)
-    balancer.repeated(0.6)
-    ways = drive(balancer, COPY, 250, 32)
-    assert ways[-1] in (Way.FREE, Way.HELD)
-    drive(balancer, IN_COMPANY, 500, 32)
-    assert balancer.way is Way.PLAIN
-    balancer.repeated(0.6)  # other texts now
-    assert drive(balancer, COPY, 250, 32)[-1] in (Way.FREE, Way.HELD)
-
-
-def test_texts_that_go_on_repeating_themselves_are_tried_once() -> None:
-    balancer = Balancer()
-    drive(balancer, IN_COMPANY, 12_000, 32)
-    ways = []
-    for _ in range(60):
-        balancer.repeated(0.6)
-        ways += drive(balancer, IN_COMPANY, 32, 32)
-    assert ways.count(Way.PLAIN) > 0.95 * len(ways)
-
-
 def test_guesses_that_pay_over_whole_answers_are_kept_where_they_begin() -> None:
     """Alone: they lose while an answer is new, and gain much more where it turns into a copy."""
     fresh = ALONE | {Way.FREE: (1.1, 1.05), Way.HELD: (1.1, 1.1)}
     copied = ALONE | {Way.FREE: (4.0, 1.1), Way.HELD: (4.0, 1.2)}
     balancer, ways = Balancer(), []
     for _ in range(40):
-        for costs, repeating in ((fresh, 0.0), (copied, 1.0)):
-            if balancer.awaited is Way.PLAIN:
-                balancer.repeated(repeating)
-            ways.append(drive(balancer, costs, 200, 1))
+        ways.append(drive(balancer, fresh, 200, 1))
+        ways.append(drive(balancer, copied, 200, 1))
     late = [way for some in ways[20:] for way in some]
     assert late.count(Way.PLAIN) < 0.1 * len(late)
 

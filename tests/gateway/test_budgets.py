@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -61,13 +61,9 @@ class Decided:
     awaited: Way = Way.PLAIN
 
     told_tokens: int = 0
-    shares: list[float] = field(default_factory=list)
 
     def stepped(self, **_: object) -> None:
         pass
-
-    def repeated(self, share: float) -> None:
-        self.shares.append(share)
 
     def told(self, tokens: int) -> None:
         self.told_tokens = tokens
@@ -115,7 +111,6 @@ async def test_a_drafter_hears_nothing_while_it_rests_and_all_when_it_wakes(
         (followed, *_) = draft.live.values()
         assert len(followed.tokens) == target.position
         assert balancer.told_tokens >= 64 * len(TOKENS)
-        assert len(balancer.shares) >= 2 and set(balancer.shares) == {1.0}
         assert verify.budgets[-1].max_nodes == 0  # steps are plain until drafters are awake
         balancer.way = Way.FREE
         await target.step()
