@@ -122,6 +122,22 @@ def test_plain_decoding_is_left_for_a_way_that_wins_twice_only() -> None:
     assert left.way is Way.PLAIN
 
 
+def test_passes_with_guesses_do_not_say_how_quick_plain_decoding_is() -> None:
+    """They may take as long as their steps: what is known of plain decoding counts more."""
+    balance = after(Balance.first(Way.FREE), Way.FREE, 1.0, bound=0.7)
+    assert balance.way is Way.PLAIN
+    balance = after(balance, Way.PLAIN, 0.9)
+    assert balance.in_force is Way.FREE
+    while balance.way is not Way.FREE or len(balance.records) < len(Way):
+        rate = {Way.FREE: 1.0, Way.PLAIN: 0.9}.get(balance.way, 0.5)
+        balance = after(balance, balance.way, rate, bound=0.5)
+    for _ in range(6):
+        balance = after(balance, Way.FREE, 0.6, bound=0.35)
+        if balance.way is not Way.FREE:
+            break
+    assert balance.way is Way.PLAIN
+
+
 def test_a_slower_machine_makes_no_way_look_better() -> None:
     balance = plain(0.5, free=0.48)
     for rate in (0.45, 0.4, 0.35, 0.3, 0.3):
