@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.peer import PeerAnswer
+from bench.peer import PEERS, PeerAnswer
 from bench.report import check_output, write_report
 from bench.values import names_of, two_or_more
 from foredraft.aio import AsyncClient
@@ -40,7 +40,6 @@ from gateway.tokenizer import Tokenizer
 
 PLAIN = "plain"
 _MODES = tuple(mode.name.lower() for mode in Speculation)
-_PEERS = ("transformers", "llama.cpp")
 _PEER_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -266,10 +265,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--peer",
-        type=names_of(_PEERS),
+        type=names_of(PEERS),
         default=(),
         metavar="NAMES",
-        help=f"other systems to measure, with commas: {', '.join(_PEERS)}",
+        help=f"other systems to measure, with commas: {', '.join(PEERS)}",
     )
     parser.add_argument("--peer-dtype", choices=_PEER_DTYPES, default="bfloat16")
     parser.add_argument(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PEERS = ("transformers", "llama.cpp")  # what the names of other systems begin with
+
 
 @dataclass(frozen=True, slots=True)
 class PeerAnswer:

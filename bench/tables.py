@@ -12,8 +12,8 @@ from typing import Any
 from bench.cells import SELF_TUNED
 from bench.compare import PLAIN
 from bench.kernels.case import OURS
+from bench.peer import PEERS
 
-_PEER = "transformers"  # names of other systems begin so
 _BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
@@ -61,7 +61,7 @@ def _same_ids(reports: list[dict[str, Any]]) -> list[str]:
         if report["benchmark"] != "compare":
             continue
         for name, row in report["systems"].items():
-            if name != PLAIN and not name.startswith(_PEER):
+            if name != PLAIN and not name.startswith(PEERS):
                 same += row["same_ids_as_plain"]
                 answers += report["answers"]
     if not answers:

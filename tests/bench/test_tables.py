@@ -30,7 +30,12 @@ def compare(cores: int, same: int) -> dict[str, Any]:
         "versions": {"torch": "2.13"},
         "prompts": "code.jsonl",
         "answers": 10,
-        "systems": {"plain": system(10), "suffix": system(same), "transformers x": system(3)},
+        "systems": {
+            "plain": system(10),
+            "suffix": system(same),
+            "transformers x": system(3),
+            "llama.cpp y": system(2),
+        },
     }
 
 
