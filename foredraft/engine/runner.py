@@ -75,9 +75,11 @@ def load_runner(settings: EngineConfig) -> Runner:
         SettingError: a dtype whose kernels do not run here, or whose package is missing.
         InvalidField: no such device, or not with this dtype.
     """
+    config = read_model_config(settings.model)
     if settings.fake is not None:
-        config = read_model_config(settings.model)
         return FakeRunner(read_model_info(settings.model, config, "fake"), settings.fake)
+    if config.context_length == config.sliding_window:
+        log.warning("the context is served up to sliding_window: %d", config.sliding_window)
     if settings.dtype == FP8:
         return _load_fp8(settings)
     if settings.dtype == INT8 or prefers_native(settings):
@@ -131,8 +133,6 @@ class ModelRunner:
         device = choose_device(settings.device)
         config = read_model_config(settings.model)
         check_weights(settings.model, config)
-        if config.context_length == config.sliding_window:
-            log.warning("the context is served up to sliding_window: %d", config.sliding_window)
         precision = choose_precision(settings.dtype, device)
         info = read_model_info(settings.model, config, precision.name)
         tiles = _measure_tiles(config, precision, device, torch.get_num_threads())

@@ -91,9 +91,5 @@ def _emit_noise(emit: Emitter, spread: Value, key: Value) -> Value:
 def _emit_mix(emit: Emitter, x: Value) -> Value:
     build = emit.build
     for shift, factor in _ROUNDS:
-        x = build.mul(build.xor(x, build.lshr(x, _ints(shift))), _ints(factor))
-    return build.xor(x, build.lshr(x, _ints(16)))
-
-
-def _ints(value: int) -> Value:
-    return ir.Constant(INTS, [value] * LANES)
+        x = build.mul(build.xor(x, build.lshr(x, emit.ints(shift))), emit.ints(factor))
+    return build.xor(x, build.lshr(x, emit.ints(16)))

@@ -88,7 +88,7 @@ class _Row:
 
     def find(self) -> None:
         emit, build = self._emit, self._emit.build
-        lowest, nothing = emit.floats(_LOWEST), ir.Constant(INTS, [0] * LANES)
+        lowest, nothing = emit.floats(_LOWEST), emit.ints(0)
         self._held = [(emit.variable(lowest), emit.variable(nothing)) for _ in range(self._count)]
         with emit.loop(self._whole, step=LANES) as column:
             self._offer(emit.load(FLOATS, self._scores, column), column)

@@ -165,7 +165,7 @@ def _emit_integers(
 ) -> list[list[Value]]:
     """Sums of w q over one block, [rows][vectors] of eight int32."""
     join = emit.external("llvm.x86.avx2.pmadd.wd", INTS, _PAIRS, _PAIRS)
-    nothing = ir.Constant(INTS, [0] * LANES)
+    nothing = emit.ints(0)
     sums = [[emit.variable(nothing) for _ in range(_VECTORS)] for _ in levels]
     at_once = _FEW_STEPS if bits == 8 and len(levels) >= _SEVERAL else _STEPS
     with emit.loop(emit.whole(_STEPS // at_once)) as turn:

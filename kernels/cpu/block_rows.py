@@ -93,7 +93,7 @@ def _levels(emit: Emitter, parts: list[Value]) -> tuple[Value, list[Value]]:
     """Scale of a block and its integers."""
     build = emit.build
     # As integers, the bits of numbers without a sign are in order, and NaN is above all.
-    sizes = [build.and_(build.bitcast(x, INTS), _ints(0x7FFFFFFF)) for x in parts]
+    sizes = [build.and_(build.bitcast(x, INTS), emit.ints(0x7FFFFFFF)) for x in parts]
     largest = sizes[0]
     for size in sizes[1:]:
         largest = _larger(emit, largest, size)
@@ -115,10 +115,6 @@ def _sum(emit: Emitter, parts: list[Value]) -> Value:
     for part in parts[1:]:
         total = emit.build.add(total, part)
     return total
-
-
-def _ints(value: int) -> Value:
-    return ir.Constant(INTS, [value] * LANES)
 
 
 def _row(emit: Emitter, row: Value) -> Value:

@@ -139,6 +139,10 @@ class Emitter:
     def whole(self, value: int) -> Value:
         return ir.Constant(I64, value)
 
+    def ints(self, value: int) -> Value:
+        """A constant of 32 bits in every lane."""
+        return ir.Constant(INTS, [value] * LANES)
+
     def add(self, left: Value, right: Value | int) -> Value:
         return self.build.add(left, self._like(left, right))
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-from llvmlite import ir
-
-from kernels.cpu.emitter import FLOATS, INTS, LANES, Emitter, Value
+from kernels.cpu.emitter import FLOATS, INTS, Emitter, Value
 
 _LOWEST, _HIGHEST = -87.0, 88.0  # beyond them the power of two would leave float32's range
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # Cody, Waite 1980: n * high is exact
@@ -29,6 +27,6 @@ def emit_exp(emit: Emitter, x: Value) -> Value:
     series = emit.floats(1 / math.factorial(7))
     for degree in range(6, -1, -1):
         series = emit.fma(series, rest, emit.floats(1 / math.factorial(degree)))
-    exponent = build.add(power, ir.Constant(INTS, [127] * LANES))
-    scale = build.bitcast(build.shl(exponent, ir.Constant(INTS, [23] * LANES)), FLOATS)
+    exponent = build.add(power, emit.ints(127))
+    scale = build.bitcast(build.shl(exponent, emit.ints(23)), FLOATS)
     return build.fmul(series, scale)

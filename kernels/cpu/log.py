@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from llvmlite import ir
-
-from kernels.cpu.emitter import FLOATS, INTS, LANES, Emitter, Value
+from kernels.cpu.emitter import FLOATS, INTS, Emitter, Value
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # Cody, Waite 1980: n * high is exact
 _ROOT = 0x3F3504F3  # bits of sqrt(1/2), from which on a mantissa counts as it is
@@ -18,9 +16,9 @@ def emit_log(emit: Emitter, x: Value) -> Value:
     s = (m - 1) / (m + 1).
     """
     build = emit.build
-    bits = build.sub(build.bitcast(x, INTS), _ints(_ROOT))
-    power = build.ashr(bits, _ints(23))
-    mantissa = build.add(build.and_(bits, _ints(0x7FFFFF)), _ints(_ROOT))
+    bits = build.sub(build.bitcast(x, INTS), emit.ints(_ROOT))
+    power = build.ashr(bits, emit.ints(23))
+    mantissa = build.add(build.and_(bits, emit.ints(0x7FFFFF)), emit.ints(_ROOT))
     m, one = build.bitcast(mantissa, FLOATS), emit.floats(1.0)
     s = build.fdiv(build.fsub(m, one), build.fadd(m, one))
     square = build.fmul(s, s)
@@ -39,7 +37,3 @@ def emit_log1m(emit: Emitter, v: Value) -> Value:
     rest = build.fsub(one, v)
     lost = build.fsub(build.fsub(one, rest), v)
     return build.fadd(emit_log(emit, rest), build.fdiv(lost, rest))
-
-
-def _ints(value: int) -> Value:
-    return ir.Constant(INTS, [value] * LANES)

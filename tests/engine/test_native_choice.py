@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.tiny_models import make_tiny_llama
+from support.dtypes import INT8
+from support.tiny_models import make_tiny_llama, make_tiny_model
 
 from foredraft.config import EngineConfig, SettingError
 from foredraft.engine.model_config import BLOCK_FILE
@@ -57,13 +58,13 @@ def test_auto_stays_on_a_gpu(
 
 
 def test_int8_elsewhere_is_refused(
-    tmp_path: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
+    directory: Path, kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidField, match="--device must be auto or cpu with --dtype int8"):
-        check_native(EngineConfig(tmp_path, dtype="int8", device="cuda:0"))
+        check_native(EngineConfig(directory, dtype="int8", device="cuda:0"))
     monkeypatch.setattr(choice, "available", lambda: False)
     with pytest.raises(SettingError, match=r"dtype int8 needs Linux on an x86-64 CPU with AVX2"):
-        load_runner(EngineConfig(tmp_path, dtype="int8"))
+        load_runner(EngineConfig(directory, dtype="int8"))
 
 
 @pytest.mark.skipif(not choice.available(), reason="the kernels do not run here")
@@ -74,3 +75,12 @@ def test_both_lead_to_a_runner_of_its_own(directory: Path, monkeypatch: pytest.M
     for dtype in ("int8", "auto"):
         settings = EngineConfig(directory, dtype=dtype, device="cpu")
         assert load_runner(settings) is settings
+
+
+@pytest.mark.parametrize("dtype", ["float32", INT8, "fp8"])
+def test_a_window_is_told_in_every_precision(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dtype: str
+) -> None:
+    directory = make_tiny_model(tmp_path, "mistral", context=128, sliding_window=64)
+    load_runner(EngineConfig(directory, dtype=dtype, device="cpu", threads=1, kv_memory_mib=1))
+    assert "the context is served up to sliding_window: 64" in caplog.text

@@ -6,9 +6,11 @@ import pytest
 
 from kernels.cpu import available
 
+INT8 = pytest.param("int8", marks=pytest.mark.skipif(not available(), reason="needs AVX2"))
+
 # What a machine chooses by itself, and the kernels that it chooses for weights in blocks.
 TARGET_DTYPES = [
     "auto",
-    pytest.param("int8", marks=pytest.mark.skipif(not available(), reason="needs AVX2")),
+    INT8,
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("float32", "fp8")),
 ]
