@@ -20,7 +20,7 @@ import torch
 
 from bench.prompts.served import ServedPrompts, medians
 from bench.report import check_output, machine, write_report
-from bench.step.command import gpu_for, make_weights
+from bench.step.command import add_target_flags, gpu_for, make_weights
 from bench.step.profile import (
     PROFILE_HEADING,
     idle_share,
@@ -30,7 +30,6 @@ from bench.step.profile import (
 )
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import number_in, positive_int
-from foredraft.cli.widen import shape_value
 from foredraft.config import FP8
 from foredraft.engine.fp8.kernel_operations import KernelOperations
 from foredraft.engine.fp8.kv import CodedKV, coded_block_bytes
@@ -39,7 +38,6 @@ from foredraft.engine.fp8.runner import Fp8Runner
 from foredraft.engine.fp8.weights import Weights
 from foredraft.engine.kv import BLOCK
 from foredraft.engine.model_config import UnsupportedModel
-from foredraft.models.widen.shape import SHAPES, SIZES
 from foredraft.params import Range
 from foredraft.wire.messages import ModelInfo
 
@@ -116,16 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--shape",
-        type=shape_value,
-        required=True,
-        metavar=f"{'|'.join(SHAPES)}|SIZE=N,...",
-        help=f"a known shape; or sizes, of {', '.join(SIZES)}",
-    )
-    parser.add_argument(
-        "--source", metavar="DIR|ID", help="the small model to widen; without it, random weights"
-    )
+    add_target_flags(parser)
     for name, allowed, default, text in (
         ("sequences", _SEQUENCES, 4, "opened at once"),
         ("prompt", _LENGTH, 10_000, "tokens of each prompt"),

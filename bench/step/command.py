@@ -177,6 +177,20 @@ def gpu_for(name: str) -> torch.device:
     return device
 
 
+def add_target_flags(parser: argparse.ArgumentParser) -> None:
+    """Which target is made up: what `make_weights` takes."""
+    parser.add_argument(
+        "--shape",
+        type=shape_value,
+        required=True,
+        metavar=f"{'|'.join(SHAPES)}|SIZE=N,...",
+        help=f"a known shape; or sizes, of {', '.join(SIZES)}",
+    )
+    parser.add_argument(
+        "--source", metavar="DIR|ID", help="the small model to widen; without it, random weights"
+    )
+
+
 def _numbers(allowed: Range) -> Callable[[str], list[int]]:
     """How argparse reads whole numbers with commas between them."""
     read = number_in(allowed)
@@ -189,16 +203,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--shape",
-        type=shape_value,
-        required=True,
-        metavar=f"{'|'.join(SHAPES)}|SIZE=N,...",
-        help=f"a known shape; or sizes, of {', '.join(SIZES)}",
-    )
-    parser.add_argument(
-        "--source", metavar="DIR|ID", help="the small model to widen; without it, random weights"
-    )
+    add_target_flags(parser)
     parser.add_argument(
         "--dtype",
         choices=tuple(OPERATIONS),

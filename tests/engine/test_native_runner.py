@@ -17,11 +17,13 @@ from foredraft.config import EngineConfig
 from foredraft.engine.attention_plan import SequenceRows
 from foredraft.engine.kv import BlockPool
 from foredraft.engine.native.blocks import Blocks
-from foredraft.engine.native.runner import NativeRunner
 from foredraft.engine.runner import load_runner
 from kernels.cpu import available
 
-pytestmark = pytest.mark.skipif(not available(), reason="needs Linux on x86-64 with AVX2")
+if not available():
+    pytest.skip("needs Linux on x86-64 with AVX2", allow_module_level=True)
+
+from foredraft.engine.native.runner import NativeRunner  # noqa: E402: where it can be imported
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-groups-of-3": {"family": "llama", "hidden": 96, "heads": 6, "kv_heads": 2},
