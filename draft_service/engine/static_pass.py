@@ -22,6 +22,7 @@ from draft_service.engine.guesser import Guesser
 from draft_service.engine.pass_input import MOST_ROWS, PassInput, PassNumbers
 from draft_service.engine.rows import Rows
 from draft_service.engine.transfer import to_device
+from foredraft.engine.capture import captured
 from foredraft.engine.sampling import only_noise
 
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, MOST_ROWS)
@@ -85,8 +86,7 @@ class StaticPass:
         with torch.cuda.stream(aside):
             self._compute()  # libraries set themselves up here, which a graph must not hold
         torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        with captured(pool) as graph:
             self._compute()
         self._graph = graph
 

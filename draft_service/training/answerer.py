@@ -18,6 +18,7 @@ from torch import Tensor
 
 from draft_service.training.decoder import Decoder, attend, group_mask
 from draft_service.training.stopped import Stopped
+from foredraft.engine.capture import captured
 
 BUCKET = 128
 _PREFILL_TOKENS = 2**16  # of one pass: bounds its activations
@@ -189,9 +190,8 @@ class _Steps:
         with torch.cuda.stream(aside):
             self._step(bucket)
         torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
         known = next(iter(self._graphs.values()), None)
-        with torch.cuda.graph(graph, pool=None if known is None else known.pool()):
+        with captured(None if known is None else known.pool()) as graph:
             self._step(bucket)
         return graph
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from foredraft.engine.capture import captured
 from foredraft.engine.fp8.compile_ahead import compiling_ahead
 from foredraft.engine.fp8.inputs import DEEPEST, Bounds, Inputs, next_power, table_blocks
 from foredraft.engine.fp8.mailbox import Mailbox, Part
@@ -228,8 +229,7 @@ class DeviceStep:
         for tensor, before in kept:
             tensor.copy_(before)
         torch.cuda.synchronize(device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with captured(self._pool) as graph:
             self._run(self._model, bucket, prepared)
         return replace(prepared, run=graph.replay)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from foredraft.engine.attention_plan import SequenceRows
+from foredraft.engine.capture import captured
 from foredraft.engine.fp8.inputs import Bounds, Inputs, next_power, table_blocks
 from foredraft.engine.fp8.model import Model
 
@@ -55,12 +56,12 @@ class StepGraphs:
     def run(self, batch: Sequence[SequenceRows]) -> Tensor:
         """Logits of the rows of ``batch``, and of padding behind them."""
         bucket = Bucket.of(batch)
-        captured = self._captured.get(bucket)
-        if captured is None:
-            captured = self._captured[bucket] = self._capture(bucket, batch)
-        captured.inputs.fill(batch)
-        captured.graph.replay()
-        return captured.logits
+        known = self._captured.get(bucket)
+        if known is None:
+            known = self._captured[bucket] = self._capture(bucket, batch)
+        known.inputs.fill(batch)
+        known.graph.replay()
+        return known.logits
 
     def _capture(self, bucket: Bucket, batch: Sequence[SequenceRows]) -> _Captured:
         """For ``batch``, or any other that fits."""
@@ -109,7 +110,6 @@ def _capture(run: Callable[[], Tensor], pool: Any) -> tuple[torch.cuda.CUDAGraph
     """
     run()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with captured(pool) as graph:
         result = run()
     return graph, result
