@@ -69,24 +69,30 @@ def gated_row(emit: Emitter, row: Value) -> Callable[[Value], Value]:
 
 
 def emit_block_rows(emit: Emitter, source: RowSource) -> None:
-    """Write all rows of the job: int16 ``levels`` [rows, columns], ``scales`` [rows, blocks, 2]."""
-    blocks, columns = emit.number("blocks"), _columns(emit)
-    levels, scales = emit.address("levels"), emit.address("scales")
+    """Write all rows of the job: int16 ``levels`` [blocks, rows, 32], ``scales`` [blocks, rows, 2].
+
+    So rows that are multiplied together lie side by side, and one register is the address of all.
+    """
     with emit.loop(emit.number("rows")) as row:
         numbers = source(emit, row)
-        row_levels = emit.at(levels, emit.mul(row, columns), I16)
-        row_scales = emit.at(scales, emit.mul(row, emit.mul(blocks, 2)), F32)
-        with emit.loop(blocks) as block:
+        with emit.loop(emit.number("blocks")) as block:
             first = emit.mul(block, BLOCK)
             parts = [numbers(emit.add(first, start)) for start in range(0, BLOCK, LANES)]
             scale, whole = _levels(emit, parts)
+            levels, scales = block_of_rows(emit, block, row)
             for place, part in enumerate(whole):
                 narrow = emit.build.trunc(part, ir.VectorType(I16, LANES))
-                emit.store(narrow, row_levels, emit.add(first, place * LANES))
+                emit.store(narrow, levels, place * LANES)
             total = emit.build.sitofp(emit.fold(_sum(emit, whole), emit.build.add), F32)
-            pair = emit.mul(block, 2)
-            emit.store(scale, row_scales, pair)
-            emit.store(emit.build.fmul(scale, total), row_scales, emit.add(pair, 1))
+            emit.store(scale, scales, 0)
+            emit.store(emit.build.fmul(scale, total), scales, 1)
+
+
+def block_of_rows(emit: Emitter, block: Value, row: Value) -> tuple[Value, Value]:
+    """Addresses of a block's levels and scales, of ``row`` and of those behind it."""
+    place = emit.add(emit.mul(block, emit.number("rows")), row)
+    levels = emit.at(emit.address("levels"), emit.mul(place, BLOCK), I16)
+    return levels, emit.at(emit.address("scales"), emit.mul(place, 2), F32)
 
 
 def _levels(emit: Emitter, parts: list[Value]) -> tuple[Value, list[Value]]:

@@ -1,4 +1,4 @@
-"""Writes LLVM functions: vectors of eight float32, loops, and what else kernels are made of."""
+"""Writes LLVM functions: vectors of float32, loops, and what else kernels are made of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-LANES = 8
+LANES = 8  # of a vector, where nothing else is said
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
@@ -24,6 +24,7 @@ class Emitter:
 
     A job is an array of int64, numbers and addresses, that ``fields`` are the names of. What is
     emitted is computed as it is written: no operation is reordered, none but ``fma`` contracted.
+    ``lanes``: of 32 bits, which the function's vectors have.
     """
 
     def __init__(
@@ -32,8 +33,11 @@ class Emitter:
         name: str,
         fields: Sequence[str] = (),
         kinds: Sequence[Any] = (POINTER,),
+        lanes: int = LANES,
     ) -> None:
         self.module = module
+        self.lanes = lanes
+        self.float_vector, self.int_vector = (ir.VectorType(kind, lanes) for kind in (F32, I32))
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
         self.arguments = self.function.args
         self.job = self.arguments[0]
@@ -141,7 +145,7 @@ class Emitter:
 
     def ints(self, value: int) -> Value:
         """A constant of 32 bits in every lane."""
-        return ir.Constant(INTS, [value] * LANES)
+        return ir.Constant(self.int_vector, [value] * self.lanes)
 
     def add(self, left: Value, right: Value | int) -> Value:
         return self.build.add(left, self._like(left, right))
@@ -154,13 +158,15 @@ class Emitter:
 
     # Floats
 
-    def floats(self, value: float, kind: Any = FLOATS) -> Value:
-        """A constant in every lane."""
+    def floats(self, value: float, kind: Any = None) -> Value:
+        """A constant in every lane; ``kind`` is another type than the function's vectors."""
+        kind = kind or self.float_vector
         lanes = getattr(kind, "count", None)
         return ir.Constant(kind, value if lanes is None else [value] * lanes)
 
-    def spread(self, value: Value, lanes: int = LANES) -> Value:
+    def spread(self, value: Value) -> Value:
         """A number in every lane."""
+        lanes = self.lanes
         nothing = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
         first = self.build.insert_element(nothing, value, ir.Constant(I32, 0))
         zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)

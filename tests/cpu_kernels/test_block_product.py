@@ -10,11 +10,13 @@ from torch.nn import functional
 from kernels.cpu.block_product import FIELDS, TILE, compiled_products, pack, reference
 from kernels.cpu.block_rows import BLOCK
 from kernels.cpu.job import Job, float_bits
+from kernels.cpu.machine import product_lanes
 from kernels.cpu.team import Team
 
 EPS = 1e-5
 TEAM = Team(2)
-ROWS = 13
+ROWS = 23  # whole groups of rows of either width, and what is left of them
+WIDTHS = sorted({8, product_lanes()})
 SHAPES = [(16, 32), (48, 64), (112, 96), (192, 1536)]  # outputs, columns
 
 Weights = tuple[Tensor, Tensor, Tensor | None]
@@ -31,12 +33,17 @@ def weights(bits: int, outputs: int, columns: int, seed: int = 0) -> Weights:
 
 
 def run(
-    source: str, x: Tensor, held: Weights, gamma: Tensor | None = None, y: Tensor | None = None
+    source: str,
+    x: Tensor,
+    held: Weights,
+    gamma: Tensor | None = None,
+    y: Tensor | None = None,
+    lanes: int | None = None,
 ) -> Tensor:
     """f(x) Wᵀ, added to ``y`` if that is given; rows of x may be wider than what is read."""
     levels, scales, least = held
     outputs, columns = levels.shape
-    packed = pack(levels, scales, least)
+    packed = pack(levels, scales, least, lanes)
     result = torch.empty(len(x), outputs + 8) if y is None else functional.pad(y, (0, 8))
     rows = torch.empty(len(x), columns, dtype=torch.int16)
     row_scales = torch.empty(len(x), columns // BLOCK, 2)
@@ -57,7 +64,7 @@ def run(
         add=int(y is not None),
         team=TEAM.address,
     )
-    job.run(compiled_products(8 if least is None else 4)[source])
+    job.run(compiled_products(8 if least is None else 4, lanes)[source])
     return result[:, :outputs]
 
 
@@ -73,22 +80,37 @@ def assert_near(found: Tensor, x: Tensor, held: Weights, expected: Tensor) -> No
     assert ((found.double() - expected).abs() <= bound).all()
 
 
+@pytest.mark.parametrize("lanes", WIDTHS)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_plain_rows_are_near_float64_and_apart_from_each_other(
-    bits: int, shape: tuple[int, int]
+    bits: int, shape: tuple[int, int], lanes: int
 ) -> None:
     held = weights(bits, *shape)
     x = torch.randn(ROWS, shape[1], generator=torch.Generator().manual_seed(1))
     x[2] = 0.0
     x[3] *= 1e-20
     x[4] *= 1e20
-    found = run("plain", x, held)
+    found = run("plain", x, held, lanes=lanes)
     assert_near(found, x, held, reference(x, *held))
     for count in range(1, ROWS):
-        assert torch.equal(run("plain", x[:count].contiguous(), held), found[:count]), count
-        alone = run("plain", x[count : count + 1].contiguous(), held)
+        few = run("plain", x[:count].contiguous(), held, lanes=lanes)
+        assert torch.equal(few, found[:count]), count
+        alone = run("plain", x[count : count + 1].contiguous(), held, lanes=lanes)
         assert torch.equal(alone[0], found[count]), count
+
+
+@pytest.mark.skipif(len(WIDTHS) == 1, reason="a processor with vectors of one width")
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_wide_vectors_change_no_bits(bits: int, shape: tuple[int, int]) -> None:
+    """Nor do the largest numbers there are, of which sums would be the first to overflow."""
+    levels, scales, least = weights(bits, *shape)
+    levels[::2] = 15 if bits == 4 else 127
+    x = torch.randn(ROWS, shape[1], generator=torch.Generator().manual_seed(5))
+    x[::3] = 3.0
+    narrow, wide = (run("plain", x, (levels, scales, least), lanes=lanes) for lanes in WIDTHS)
+    assert torch.equal(narrow, wide)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernels.cpu import available
+from kernels.cpu.machine import product_lanes
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,14 @@ def test_without_llvm_nothing_is_available(
         (tmp_path / "llvmlite/binding.py").write_text(library)
         monkeypatch.syspath_prepend(tmp_path)
     assert not available.__wrapped__()
+
+
+@pytest.mark.parametrize("missing", [None, "avx512vnni", "avx512bw"])
+def test_vectors_are_wide_where_the_processor_has_all_that_takes(
+    missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binding = pytest.importorskip("llvmlite").binding
+    features = dict.fromkeys(("avx512f", "avx512bw", "avx512vl", "avx512vnni"), True)
+    features.pop(missing or "", None)
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: features)
+    assert product_lanes.__wrapped__() == (16 if missing is None else 8)
