@@ -37,7 +37,7 @@ from kernels.cpu.emitter import (
     Value,
     Variable,
 )
-from kernels.cpu.machine import product_lanes
+from kernels.cpu.machine import vector_lanes
 from kernels.cpu.team import PART_KINDS, emit_parts
 
 TILE = 16  # outputs that a thread computes at once
@@ -68,7 +68,7 @@ def compiled_products(bits: int, lanes: int | None = None) -> Compiled:
     the columns. team: the address of who shares the work. ``lanes``: what weights were packed
     for; results are the same.
     """
-    return _compiled(bits, lanes or product_lanes())
+    return _compiled(bits, lanes or vector_lanes())
 
 
 @cache
@@ -92,7 +92,7 @@ def pack(levels: Tensor, scales: Tensor, least: Tensor | None, lanes: int | None
         least: as scales, what weights of 4 bits have; None for 8.
         lanes: of the vectors that read them, 8 or 16; None: those of this processor.
     """
-    lanes = lanes or product_lanes()
+    lanes = lanes or vector_lanes()
     outputs, columns = levels.shape
     tiles, blocks = outputs // TILE, columns // BLOCK
     # [tile, block, vector, lane, step, pair] to [tile, block, vector, step, lane, pair]

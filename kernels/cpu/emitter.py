@@ -164,9 +164,9 @@ class Emitter:
         lanes = getattr(kind, "count", None)
         return ir.Constant(kind, value if lanes is None else [value] * lanes)
 
-    def spread(self, value: Value) -> Value:
+    def spread(self, value: Value, lanes: int | None = None) -> Value:
         """A number in every lane."""
-        lanes = self.lanes
+        lanes = lanes or self.lanes
         nothing = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
         first = self.build.insert_element(nothing, value, ir.Constant(I32, 0))
         zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
@@ -192,9 +192,11 @@ class Emitter:
             vector = join(low, high)
         return self.build.extract_element(vector, ir.Constant(I32, 0))
 
-    def shuffled(self, vector: Value, places: Sequence[int]) -> Value:
+    def shuffled(self, vector: Value, places: Sequence[int], behind: Value | None = None) -> Value:
+        """The lanes at ``places`` of ``vector`` and what is ``behind`` it."""
         order = ir.Constant(ir.VectorType(I32, len(places)), list(places))
-        return self.build.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), order)
+        behind = behind or ir.Constant(vector.type, ir.Undefined)
+        return self.build.shuffle_vector(vector, behind, order)
 
     def larger(self, left: Value, right: Value) -> Value:
         """Of floats that are numbers."""

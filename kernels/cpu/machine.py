@@ -26,8 +26,8 @@ def available() -> bool:
 
 
 @cache
-def product_lanes() -> int:
-    """Outputs of a product that one vector takes, on a machine where kernels are `available`."""
+def vector_lanes() -> int:
+    """Of 32 bits, in a vector of products and attention, where kernels are `available`."""
     from llvmlite import binding
 
     return 16 if _has(binding, _WIDE) else 8

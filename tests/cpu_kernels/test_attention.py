@@ -107,6 +107,7 @@ def test_rows_attend_to_their_entries_wherever_these_lie(shape: tuple[int, int, 
     elsewhere = torch.empty_like(memory)
     elsewhere[:, moved] = memory
     assert torch.equal(attend(q, elsewhere, [moved[seen] for seen in slots], shape), found)
+    assert torch.equal(attend(q, memory, slots, shape, lanes=LANES), found)
 
 
 def test_a_row_that_is_not_finite_stays_alone() -> None:
@@ -120,7 +121,13 @@ def test_a_row_that_is_not_finite_stays_alone() -> None:
     assert not found[1, :32].isfinite().any()
 
 
-def attend(q: Tensor, memory: Tensor, slots: list[Tensor], shape: tuple[int, int, int]) -> Tensor:
+def attend(
+    q: Tensor,
+    memory: Tensor,
+    slots: list[Tensor],
+    shape: tuple[int, int, int],
+    lanes: int | None = None,
+) -> Tensor:
     """[rows, heads * head_dim]; a row's last entries are its own piece, before all others'."""
     width, kv_heads, group = shape
     capacity = max(map(len, slots)) + LANES
@@ -151,5 +158,5 @@ def attend(q: Tensor, memory: Tensor, slots: list[Tensor], shape: tuple[int, int
         kv_heads=kv_heads,
         team=TEAM.address,
     )
-    job.run(attention.compiled_attention(width, group)["attend"])
+    job.run(attention.compiled_attention(width, group, lanes)["attend"])
     return out

@@ -10,13 +10,13 @@ from torch.nn import functional
 from kernels.cpu.block_product import FIELDS, TILE, compiled_products, pack, reference
 from kernels.cpu.block_rows import BLOCK
 from kernels.cpu.job import Job, float_bits
-from kernels.cpu.machine import product_lanes
+from kernels.cpu.machine import vector_lanes
 from kernels.cpu.team import Team
 
 EPS = 1e-5
 TEAM = Team(2)
 ROWS = 23  # whole groups of rows of either width, and what is left of them
-WIDTHS = sorted({8, product_lanes()})
+WIDTHS = sorted({8, vector_lanes()})
 SHAPES = [(16, 32), (48, 64), (112, 96), (192, 1536)]  # outputs, columns
 
 Weights = tuple[Tensor, Tensor, Tensor | None]

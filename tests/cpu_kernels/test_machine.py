@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernels.cpu import available
-from kernels.cpu.machine import product_lanes
+from kernels.cpu.machine import vector_lanes
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_vectors_are_wide_where_the_processor_has_all_that_takes(
     features = dict.fromkeys(("avx512f", "avx512bw", "avx512vl", "avx512vnni"), True)
     features.pop(missing or "", None)
     monkeypatch.setattr(binding, "get_host_cpu_features", lambda: features)
-    assert product_lanes.__wrapped__() == (16 if missing is None else 8)
+    assert vector_lanes.__wrapped__() == (16 if missing is None else 8)
