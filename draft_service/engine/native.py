@@ -15,7 +15,7 @@ from draft_service.engine.draft_engine import Extension, Guesses
 from draft_service.engine.memory import SlotMemory
 from draft_service.engine.native_guesser import NativeGuesser
 from draft_service.engine.rows import Rows, rows_of
-from foredraft.config import EngineConfig
+from foredraft.config import EngineConfig, usable_cores
 from foredraft.engine.kv import BlockPool, block_bytes
 from foredraft.engine.model_config import read_model_config
 from foredraft.engine.model_info import read_model_info
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
 _CHUNK = 64
+# That share a pass, which is some 30 MB of weights. Helpers take what cores are left, so they cost
+# the target little where it computes at the same time.
+_MOST_THREADS = 4
 
 
 class NativeEngine:
@@ -69,7 +72,7 @@ class NativeEngine:
         weights = read_native(settings.model, config, partial(Packed.of, pages=LargePages()), known)
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, torch.float32)
         memory = SlotMemory(config, blocks, torch.float32, _CPU)
-        model = NativeTransformer(config, weights, memory.layers, Team(torch.get_num_threads()))
+        model = NativeTransformer(config, weights, memory.layers, Team(_threads()))
         log.info("draft %s on the processor in int8: %d blocks", info.model_id, blocks)
         return cls(model, memory, info, target, known)
 
@@ -128,6 +131,11 @@ class NativeEngine:
         if len(rows.looked) < len(rows):
             hidden = hidden[rows.looked]
         return self._model.logits(hidden)[:, : self._guesser.columns]
+
+
+def _threads() -> int:
+    """As many as the library has, or more: those of the library wait for each other."""
+    return max(torch.get_num_threads(), min(usable_cores(), _MOST_THREADS))
 
 
 def plan_rows(rows: Rows) -> NativePlan:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from foredraft.config import cache_directory
-from foredraft.engine.model_config import UnsupportedModel, read_model_config
+from foredraft.engine.model_config import UnsupportedModel, has_blocks, read_model_config
 from foredraft.models.catalog import DRAFT_FILES, KNOWN_DRAFTS, KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError, fetch_gguf
 from foredraft.models.publish import publish
@@ -90,6 +90,13 @@ def _known_directory(model: KnownModel) -> Path:
         except OSError as error:  # no right to write, no room
             text = f"model {model.model_id} cannot be kept in {directory.parent}: {error}"
             raise ModelError(text) from error
+    elif not has_blocks(directory):
+        logger.warning(
+            "model %s was converted before weights were kept in blocks, and is slower on a CPU for "
+            "it: delete %s to have it converted again",
+            model.model_id,
+            directory,
+        )
     return directory
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.tiny_models import make_tiny_llama
 
+from foredraft.engine.model_config import BLOCK_FILE
 from foredraft.models import convert, fetch, resolve
 from foredraft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
 from foredraft.models.fetch import ModelError
@@ -65,6 +66,20 @@ def test_a_known_model_is_fetched_once(
 
     monkeypatch.setattr(resolve, "fetch_gguf", lambda *_: pytest.fail("fetched twice"))
     assert resolve.resolve_model("tiny") == directory
+
+
+def test_a_conversion_of_an_older_version_is_told(
+    cache: Path, tiny: KnownModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no blocks beside its weights, so a CPU reads three times as much."""
+    directory = resolve.resolve_model(tiny.model_id)
+    (directory / BLOCK_FILE).touch()
+    resolve.resolve_model(tiny.model_id)
+    assert not caplog.records
+    (directory / BLOCK_FILE).unlink()
+    resolve.resolve_model(tiny.model_id)
+    (record,) = caplog.records
+    assert f"delete {directory}" in record.getMessage()
 
 
 def test_a_wheel_with_another_hash_is_refused(
