@@ -252,7 +252,9 @@ def _added(emit: Emitter, total: Value, weights: Value, numbers: Value) -> Value
 
 def _chains(emit: Emitter, rows: int) -> int:
     """Sums of a block that are kept apart: one alone would wait for each product."""
-    return max(1, min(4, 8 // rows)) if emit.lanes == 16 else 1
+    if emit.lanes == 8:
+        return 1  # there are two vectors of each row, and no registers for more
+    return 4 if rows <= 4 else 2
 
 
 def _steps_at_once(emit: Emitter, bits: int, rows: int) -> int:
