@@ -15,7 +15,8 @@ def captured(pool: Any = None) -> Iterator[torch.cuda.CUDAGraph]:
     """What runs within becomes the graph; its memory is of ``pool``, if one is given.
 
     A graph that is destroyed by this thread would end the capture, and so would a call of another
-    thread: so nothing is collected before it is over, and other threads do not count.
+    thread: so nothing is collected before it is over, and other threads do not count. As torch
+    says, too, a process captures one graph at a time.
     """
     graph = torch.cuda.CUDAGraph()
     collects = gc.isenabled()
