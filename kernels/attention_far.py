@@ -10,7 +10,8 @@ from kernels.attention_state import (
     add_span,
     bring_vectors_near,
     idle_columns,
-    load_exponents,
+    largest_power,
+    load_powers,
     load_queries,
     load_vectors,
     nothing_seen,
@@ -96,7 +97,7 @@ def attend_far(
             if EARLY:
                 bring_vectors_near(keys, place, seen, HEAD_DIM)
                 bring_vectors_near(values, place, seen, HEAD_DIM)
-            exponents_ahead = load_exponents(key_exponents, value_exponents, place, seen)
+            powers = load_powers(key_exponents, value_exponents, place, seen)
             block = _blocks_of(table, first + 1, tiles, SPAN)
             if EARLY:
                 then = (_tiles_of(first + 1, SPAN) < tiles) & (first + 1 < end)
@@ -106,24 +107,25 @@ def attend_far(
             vector = (row * KV_HEADS + head) * GROUP + column % GROUP
             queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
             idle = idle_columns(mine > 0)
-            top, reference, total, out = nothing_seen(WIDTH)
+            top, peak, reference, total, out = nothing_seen(WIDTH)
             opened, stop = first, tl.minimum(first + size, end)
             at = base + (split + 1) * vectors
             for span in range(first, end):
                 tile = _tiles_of(span, SPAN)
                 k = load_vectors(keys, place, tile < tiles, HEAD_DIM, WIDTH)
                 v = load_vectors(values, place, tile < tiles, HEAD_DIM, WIDTH)
-                own_exponents = exponents_ahead
+                own_powers = powers
                 place = block * _BLOCK + inner
-                exponents_ahead = load_exponents(
+                powers = load_powers(
                     key_exponents, value_exponents, place, _tiles_of(span + 1, SPAN) < tiles
                 )
                 block = _blocks_of(table, span + 2, tiles, SPAN)
                 whole = (span + 1) * SPAN <= fewest * _TILE
                 visible = tile[None, :] < mine[:, None]
-                top, reference, total, out = add_span(
-                    top, reference, total, out,
-                    queries, scale, idle, k, v, own_exponents, whole, visible,
+                highest = _highest_power(own_powers, span, mine, whole, SPAN)
+                top, peak, reference, total, out = add_span(
+                    top, peak, reference, total, out,
+                    queries, scale, idle, k, v, own_powers, highest, whole, visible,
                 )  # fmt: skip
                 if span + 1 == stop:
                     sees = mine > opened * SPAN // _TILE
@@ -131,7 +133,7 @@ def attend_far(
                         part_out, part_reference, part_total, at, reference, total, out, sees,
                         HEAD_DIM, WIDTH,
                     )  # fmt: skip
-                    top, reference, total, out = nothing_seen(WIDTH)
+                    top, peak, reference, total, out = nothing_seen(WIDTH)
                     opened = stop
                     stop = tl.minimum(stop + size, end)
                     at += vectors
@@ -148,3 +150,18 @@ def _blocks_of(table, span, tiles, SPAN: tl.constexpr):
     """The block of each token of a span; 0 behind the far tiles."""
     at = table + span * SPAN // _BLOCK + tl.arange(0, SPAN) // _BLOCK
     return tl.load(at, mask=_tiles_of(span, SPAN) < tiles, other=0)
+
+
+@triton.jit
+def _highest_power(powers, span, mine, whole, SPAN: tl.constexpr):
+    """The largest of the values' powers that a column sees: [columns]."""
+    tile = _tiles_of(span, SPAN)
+    highest = tl.zeros([_COLUMNS], tl.int32)
+    if whole:
+        highest += largest_power(powers, tile >= 0)
+    else:
+        for which in tl.static_range((SPAN + _TILE - 1) // _TILE):
+            one = span * SPAN // _TILE + which
+            some = largest_power(powers, tile == one)
+            highest = tl.maximum(highest, tl.where(one < mine, some, 0))
+    return highest

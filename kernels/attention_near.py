@@ -10,7 +10,8 @@ from kernels.attention_state import (
     add_span,
     bring_vectors_near,
     idle_columns,
-    load_exponents,
+    largest_power,
+    load_powers,
     load_queries,
     load_vectors,
     nothing_seen,
@@ -53,20 +54,21 @@ def attend_near(
         used = column < GROUP
         vector = (row * KV_HEADS + head) * GROUP + column
         queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
-        near_exponents = load_exponents(key_exponents, value_exponents, place, seen)
+        powers = load_powers(key_exponents, value_exponents, place, seen)
         k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
         v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
         idle = idle_columns(used)
-        top, reference, total, out = nothing_seen(WIDTH)
+        top, peak, reference, total, out = nothing_seen(WIDTH)
         for span in tl.static_range(_NEAR * _TILE // SPAN):
             if span > 0:
                 place, seen = _places_along(line, table, first + span * SPAN, context, last, SPAN)
-                near_exponents = load_exponents(key_exponents, value_exponents, place, seen)
+                powers = load_powers(key_exponents, value_exponents, place, seen)
                 k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
                 v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
-            top, reference, total, out = add_span(
-                top, reference, total, out,
-                queries, scale, idle, k, v, near_exponents, False, seen[None, :],
+            highest = largest_power(powers, seen)
+            top, peak, reference, total, out = add_span(
+                top, peak, reference, total, out,
+                queries, scale, idle, k, v, powers, highest, False, seen[None, :],
             )  # fmt: skip
         at = (head * rows + row) * GROUP
         store_partials(

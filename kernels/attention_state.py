@@ -1,9 +1,9 @@
 """The running state of attention: columns of queries, to which spans of keys and values are added.
 
-Of each column are known the highest of its weights times their values' powers of two, as a power
-of two; a reference, of which powers of two weights are multiples (`add_span`); the sum of the
-weights; and the sum of values under these weights. A key that a column does not see weighs an exact
-zero, and no column feels another.
+Of each column are known its highest score; the largest power of two that a value came with; a
+reference, the power of two of which weights are multiples (`add_span`); the sum of the weights; and
+the sum of values under these weights. A key that a column does not see weighs an exact zero, and no
+column feels another.
 
 Columns are the tall side of both products, ``scores = q K^T`` and ``out = weights V``, and always
 COLUMNS of them: the tensor cores take no fewer at full speed, and one machine code serves every
@@ -17,13 +17,17 @@ import triton
 import triton.language as tl
 
 from kernels.e4m3 import INTERPRETED
-from kernels.kv_layout import power_of_two, widen
+from kernels.kv_layout import widen
 
 COLUMNS = 64
 
 _COLUMNS = tl.constexpr(COLUMNS)
 _BIAS = tl.constexpr(127)
-_ROOM = tl.constexpr(15.0)  # the largest weight is 2^15: float16 has 29 powers of two below it
+_MANTISSA_BITS = tl.constexpr(23)
+_EXPONENT_BITS = tl.constexpr(0x7F800000)
+_UNSEEN = tl.constexpr(-127)  # an exponent that makes a power of zero
+_ROOM = tl.constexpr(15)  # the largest weight is 2^15: float16 has 29 powers of two below it
+_LOWEST_PEAK = tl.constexpr(47)  # 2^-80: values that are all smaller are seen as against this
 _IDLE = tl.constexpr(2.0**100)  # higher than any score
 _PREFETCH = tl.constexpr("""{
     .reg .pred seen;
@@ -53,40 +57,45 @@ def load_queries(q, vector, used, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
 def nothing_seen(WIDTH: tl.constexpr):
     """The state before the first span."""
     top = tl.full([_COLUMNS], float("-inf"), tl.float32)
-    return top, top, tl.zeros([_COLUMNS], tl.float32), tl.zeros([_COLUMNS, WIDTH], tl.float32)
+    peak = tl.full([_COLUMNS], _LOWEST_PEAK, tl.int32)
+    return top, peak, top, tl.zeros([_COLUMNS], tl.float32), tl.zeros([_COLUMNS, WIDTH], tl.float32)
 
 
 @triton.jit
-def add_span(top, reference, total, out, queries, scale, idle, k, v, exponents, whole, visible):
+def add_span(
+    top, peak, reference, total, out, queries, scale, idle, k, v, powers, largest, whole, visible
+):  # fmt: skip
     """The state with a span more.
 
     A weight is ``2^(scaled score - reference)`` in float32; times its value's power of two it is
-    at most 2^15. So it is rounded to float16, by 2^-12 of itself at most, or by 2^-40 of the
-    largest of them.
+    at most 2^15, since that is what the highest score makes of the largest power of two. So it
+    is rounded to float16, by 2^-12 of itself at most, or by 2^-40 of that largest one.
 
     Args:
         scale: of scores, which are powers of two.
         idle: what `idle_columns` gives.
         k, v: codes [tokens, WIDTH], finite where no column sees a token.
-        exponents: of the tokens' vectors, as `load_exponents` gives them.
+        powers: of the tokens' vectors, as `load_powers` gives them.
+        largest: `largest_power` of the tokens that a column sees; a number, or [columns].
         whole: all columns but idle ones see all tokens; if not, ``visible`` says which.
         visible: broadcast to [columns, tokens].
     """
-    value_exponents = (exponents & 0xFF) - _BIAS
-    scores = tl.dot(queries, tl.trans(widen(k))) * power_of_two(exponents >> 8)[None, :]
-    scores = tl.fma(scores, scale, value_exponents.to(tl.float32)[None, :])
+    scores = tl.dot(queries, tl.trans(widen(k))) * _key_powers(powers)[None, :]
     if not whole:
         scores = tl.where(visible, scores, float("-inf"))
     top = tl.maximum(top, tl.max(scores, 1))
+    peak = tl.maximum(peak, largest)
+    base = tl.where(top == float("-inf"), 0.0, top)  # of a column that sees nothing yet
     before = reference
-    reference = tl.where(top == float("-inf"), 0.0, top) + (idle - _ROOM)
-    weights = tl.exp2(scores - reference[:, None])
+    reference = base * scale + idle + (peak - (_BIAS + _ROOM)).to(tl.float32)
+    weights = tl.exp2(tl.fma(scores, scale, -reference[:, None]))
     fading = tl.exp2(before - reference)
-    total = total * fading + tl.sum(weights * power_of_two(-value_exponents)[None, :], 1)
+    total = total * fading + tl.sum(weights, 1)
+    weights *= (powers & _EXPONENT_BITS).to(tl.float32, bitcast=True)[None, :]
     if not INTERPRETED:
         weights = weights.to(tl.float16)
     out = tl.dot(weights, widen(v), out * fading[:, None])
-    return top, reference, total, out
+    return top, peak, reference, total, out
 
 
 @triton.jit
@@ -127,20 +136,31 @@ def bring_vectors_near(codes, place, seen, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
-def load_exponents(key_exponents, value_exponents, place, seen):
-    """Exponents of keys and, from 0 to 255, of values in one int32; 0 where not seen: [tokens].
+def load_powers(key_exponents, value_exponents, place, seen):
+    """Powers of two of keys and of values, as float32 has them, in one int32: [tokens].
 
     One register takes both from one thread to those that need them.
     """
-    keys = tl.load(key_exponents + place, mask=seen, other=0).to(tl.int32)
-    values = tl.load(value_exponents + place, mask=seen, other=0).to(tl.int32)
-    exponents = (keys << 8) | (values + _BIAS)
+    keys = tl.load(key_exponents + place, mask=seen, other=_UNSEEN).to(tl.int32) + _BIAS
+    values = tl.load(value_exponents + place, mask=seen, other=_UNSEEN).to(tl.int32) + _BIAS
+    powers = keys | (values << _MANTISSA_BITS)
     if INTERPRETED:
-        return exponents
+        return powers
     else:  # Or else the compiler has every thread load all that it needs anew.
         return tl.inline_asm_elementwise(
-            "mov.b32 $0, $1;", "=r,r", [exponents], dtype=tl.int32, is_pure=False, pack=1
+            "mov.b32 $0, $1;", "=r,r", [powers], dtype=tl.int32, is_pure=False, pack=1
         )
+
+
+@triton.jit
+def largest_power(powers, seen):
+    """The largest of the values' powers, of those that are seen."""
+    return tl.max(tl.where(seen, powers >> _MANTISSA_BITS, 0), 0)
+
+
+@triton.jit
+def _key_powers(powers):
+    return (powers << _MANTISSA_BITS).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -26,9 +26,9 @@ from kernels.e4m3 import INTERPRETED, quantize_e4m3
 BLOCK = 16  # tokens per block
 HEAD_DIMS = (16, 256)  # smallest and largest head, which is a multiple of the first
 
-# Within these a power of two, its reciprocal and sums of many of either are float32 numbers; a
-# vector whose largest magnitude is below 2^-88 is rounded more coarsely, one of zeros stays one.
-_LOWEST, _HIGHEST = -96, 120
+# Within these a power of two and its reciprocal are normal float32 numbers; a vector whose largest
+# magnitude is below 2^-112 is rounded more coarsely, one of zeros stays one.
+_LOWEST, _HIGHEST = -120, 120
 _BLOCK = tl.constexpr(BLOCK)
 _EXPONENT_LOWEST, _EXPONENT_HIGHEST = tl.constexpr(_LOWEST), tl.constexpr(_HIGHEST)
 _MAGNITUDE = tl.constexpr(0x7FFFFFFF)

@@ -16,10 +16,8 @@ splits a program takes, one after another, follows from what all sequences have;
 Read per KV head: 2 (head_dim + 1) bytes per token of context, once per COLUMNS rows and heads,
 and per token of a row's own tiles; partial results are 4 (head_dim + 2) bytes per row, head and
 split, written and read. Against float64 on the dequantised values the error is at most
-2^-11 sum_i P_i |v_i| and, per token, 2^-40 of the largest value; and 2^-8 |out| more
-where ``out`` is bfloat16. That holds while scores stay below 2^20 (from 2^23 on a row may be NaN)
-and values' exponents are less than 128 apart: beyond, the weight of the smaller value is lost, as
-that of a vector of zeros is beside values from 2^38 on.
+2^-11 sum_i P_i |v_i| and, per token, 2^-40 of the largest value or of 2^-71; and 2^-8 |out| more
+where ``out`` is bfloat16. Where scores reach 2^20 it may be more; from 2^23 on a row may be NaN.
 
 A launch may begin before the kernel ahead has ended (`kernels.early_start`). Until then it reads
 rows, paths, tables and far keys and values, which no kernel of a step's layers writes.

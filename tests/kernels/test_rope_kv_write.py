@@ -166,10 +166,10 @@ def test_any_size_reads_back(device: torch.device):
 
 def test_the_exponent_is_the_smallest_that_holds_the_largest(device: torch.device):
     vectors = torch.zeros(4, 16)
-    vectors[:, 3] = torch.tensor([448.0, 450.0, -448.0 * 2**-20, 2.0**-97])
+    vectors[:, 3] = torch.tensor([448.0, 450.0, -448.0 * 2**-20, 2.0**-121])
     back, layer = _values(vectors, device)
-    assert layer.exponents[1, 0, 0, :4].tolist() == [0, 1, -20, -96]
-    assert back[:, 3].tolist() == [448.0, 448.0, -448.0 * 2**-20, 2.0**-97]
+    assert layer.exponents[1, 0, 0, :4].tolist() == [0, 1, -20, -120]
+    assert back[:, 3].tolist() == [448.0, 448.0, -448.0 * 2**-20, 2.0**-121]
 
 
 def test_what_is_not_finite_is_read_as_nan_and_harms_no_other_vector(device: torch.device):
