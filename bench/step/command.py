@@ -29,13 +29,13 @@ from bench.step.random_weights import ROOM, RandomWeights, random_config
 from bench.step.timing import time_cell
 from foredraft.cli.faults import CommandError
 from foredraft.cli.options import find_model, number_in, positive_int
-from foredraft.cli.widen import shape_value
+from foredraft.cli.widen import add_shape_flag
 from foredraft.config import FP8_CAPABILITY
 from foredraft.engine.fp8.kernel_operations import KernelOperations
 from foredraft.engine.fp8.weights import Read, Weights, quantise
 from foredraft.engine.model_config import ModelConfig, UnsupportedModel, read_model_config
 from foredraft.engine.weights import opened_weights
-from foredraft.models.widen.shape import SHAPES, SIZES, Shape
+from foredraft.models.widen.shape import Shape
 from foredraft.models.widen.wide_weights import WideWeights
 from foredraft.models.widen.widening import plan_widening
 from foredraft.params import Range
@@ -179,13 +179,7 @@ def gpu_for(name: str) -> torch.device:
 
 def add_target_flags(parser: argparse.ArgumentParser) -> None:
     """Which target is made up: what `make_weights` takes."""
-    parser.add_argument(
-        "--shape",
-        type=shape_value,
-        required=True,
-        metavar=f"{'|'.join(SHAPES)}|SIZE=N,...",
-        help=f"a known shape; or sizes, of {', '.join(SIZES)}",
-    )
+    add_shape_flag(parser)
     parser.add_argument(
         "--source", metavar="DIR|ID", help="the small model to widen; without it, random weights"
     )

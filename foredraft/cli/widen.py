@@ -30,13 +30,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, NAME, text, _run)
     parser.add_argument("source", metavar="SRC", help="the small model: a directory or a known id")
     parser.add_argument("destination", metavar="DST", type=Path, help="the directory to make of it")
-    parser.add_argument(
-        "--shape",
-        type=shape_value,
-        required=True,
-        metavar=f"{'|'.join(SHAPES)}|SIZE=N,...",
-        help=f"a known shape; or sizes, of {', '.join(SIZES)}, where it is not the source's",
-    )
+    add_shape_flag(parser, ", where it is not the source's")
     parser.add_argument(
         "--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="how weights are held"
     )
@@ -52,6 +46,17 @@ def add_parser(subparsers: Subparsers) -> None:
         type=number_in(RANGES["seed"]),
         default=0,
         help="of the weights that change nothing",
+    )
+
+
+def add_shape_flag(parser: argparse.ArgumentParser, which: str = "") -> None:
+    """``which``: what the help says of the sizes that are given."""
+    parser.add_argument(
+        "--shape",
+        type=shape_value,
+        required=True,
+        metavar=f"{'|'.join(SHAPES)}|SIZE=N,...",
+        help=f"a known shape; or sizes, of {', '.join(SIZES)}{which}",
     )
 
 

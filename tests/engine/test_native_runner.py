@@ -23,7 +23,8 @@ from kernels.cpu import available
 if not available():
     pytest.skip("needs Linux on x86-64 with AVX2", allow_module_level=True)
 
-from foredraft.engine.native.runner import NativeRunner  # noqa: E402: where it can be imported
+# Behind the look at the processor: elsewhere it cannot be imported.
+from foredraft.engine.native.runner import NativeRunner
 
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-groups-of-3": {"family": "llama", "hidden": 96, "heads": 6, "kv_heads": 2},
