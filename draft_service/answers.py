@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from draft_service.sequence import DraftSequence
 from foredraft.wire.messages import DraftTimings, GuessOutcomes, Nack, NodeBatch, NodeGroup
@@ -12,11 +12,20 @@ from foredraft.wire.messages import DraftTimings, GuessOutcomes, Nack, NodeBatch
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """New nodes for one stream, one batch per verify worker, and what became of older ones."""
+    """New nodes for sequences of one stream, and what became of older ones.
+
+    batches: by verify worker, for the gateway to relay. by_lane: by lane.
+    """
 
     batches: dict[int, NodeBatch]
     timings: DraftTimings
     outcomes: tuple[GuessOutcomes, ...] = ()
+    by_lane: dict[int, NodeBatch] = field(default_factory=dict)
+
+    def groups(self) -> Iterator[NodeGroup]:
+        """All nodes, whichever way they go."""
+        for batch in (*self.batches.values(), *self.by_lane.values()):
+            yield from batch.groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,14 @@ class WorkClock:
         return DraftTimings(round(self.suffix * 1e6), round(self.model * 1e6), self.passes)
 
 
+@dataclass(slots=True)
+class _Groups:
+    """Of one stream: by verify worker, and by lane."""
+
+    relayed: defaultdict[int, list[NodeGroup]] = field(default_factory=lambda: defaultdict(list))
+    by_lane: defaultdict[int, list[NodeGroup]] = field(default_factory=lambda: defaultdict(list))
+
+
 def collect(
     due: Iterable[DraftSequence],
     timings: DraftTimings,
@@ -48,15 +65,21 @@ def collect(
 
     ``outcomes``: what there is to be told to a stream of guesses that it got before.
     """
-    streams: dict[int, dict[int, list[NodeGroup]]] = defaultdict(lambda: defaultdict(list))
+    streams: defaultdict[int, _Groups] = defaultdict(_Groups)
     for sequence in due:
-        workers = streams[sequence.key[0]]
-        workers[sequence.opened.verify_worker].append(sequence.take_group())
+        groups, lane = streams[sequence.key[0]], sequence.lane
+        if lane is None:
+            groups.relayed[sequence.opened.verify_worker].append(sequence.take_group())
+        else:
+            groups.by_lane[lane].append(sequence.take_group())
     return [
-        Answer(stream, Drafts(_batches(workers), timings, outcomes(stream)))
-        for stream, workers in streams.items()
+        Answer(
+            stream,
+            Drafts(_batches(groups.relayed), timings, outcomes(stream), _batches(groups.by_lane)),
+        )
+        for stream, groups in streams.items()
     ]
 
 
-def _batches(groups: dict[int, list[NodeGroup]]) -> dict[int, NodeBatch]:
-    return {worker: NodeBatch(tuple(some)) for worker, some in groups.items()}
+def _batches(groups: Mapping[int, list[NodeGroup]]) -> dict[int, NodeBatch]:
+    return {way: NodeBatch(tuple(some)) for way, some in groups.items()}

@@ -70,6 +70,7 @@ class Drafter:
         self._calibration = Calibration()
         self._budgets = Budgets(limits, priced=model is not None)
         self._sequences: dict[Key, DraftSequence] = {}
+        self._by_name: dict[tuple[int, int], DraftSequence] = {}  # seq_id, incarnation
         self._agenda = Agenda()
         self._chunk_next = False
         self._now = clock
@@ -103,6 +104,24 @@ class Drafter:
                     self._finish(stream, close)
         refused = tuple(error for error in errors if error is not None)
         return [Answer(stream, Nack(refused))] if refused else []
+
+    def follow(self, lane: int, commits: Commits) -> None:
+        """Take in commits that came by a lane; guesses for these sequences go by it from now on.
+
+        What does not continue a sequence is left to the gateway, which tells it in order.
+        """
+        self._learn()
+        for commit in commits.commits:
+            sequence = self._by_name.get((commit.seq_id, commit.incarnation))
+            if sequence is not None and bad_commit(commit, sequence, self._target) is None:
+                sequence.lane = lane
+                self._advance(sequence, commit)
+
+    def end_lane(self, lane: int) -> None:
+        """Guesses that would have gone by it are relayed."""
+        for sequence in self._sequences.values():
+            if sequence.lane == lane:
+                sequence.lane = None
 
     def end_stream(self, stream: int) -> None:
         """Close all sequences of a stream."""
@@ -150,6 +169,7 @@ class Drafter:
             partial(self._store.of, opened.tenant),
         )
         self._sequences[key] = self._agenda.fresh[key] = sequence
+        self._by_name[opened.seq_id, opened.incarnation] = sequence
         self._budgets.divide(len(self._sequences))
         return None
 
@@ -203,6 +223,7 @@ class Drafter:
 
     def _close(self, sequence: DraftSequence) -> None:
         del self._sequences[sequence.key]
+        self._by_name.pop((sequence.opened.seq_id, sequence.opened.incarnation), None)
         self._budgets.divide(len(self._sequences))
         self._agenda.forget(sequence.key)
         if self._model is not None:

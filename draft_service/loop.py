@@ -17,6 +17,7 @@ from draft_service.answers import Answer
 from draft_service.drafter import Drafter
 from draft_service.trace import DraftTrace
 from foredraft.wire.codec.draft import Request
+from foredraft.wire.messages import Commits
 from foredraft.wire.pulse import Pulse
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,14 @@ _PASS_MS = 500.0  # a draft whose passes take longer is of no use anyway
 @dataclass(frozen=True, slots=True)
 class StreamEnded:
     """The gateway is gone: its sequences are closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ByLane:
+    """What came by a lane; None: it has ended."""
+
+    lane: int
+    commits: Commits | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,9 @@ class DraftLoop:
         self._fail = fail
         self._trace = trace
         self._streams: set[int] = set()
-        self._inbox: SimpleQueue[tuple[int, Request | StreamEnded] | _Stop] = SimpleQueue()
+        self._inbox: SimpleQueue[tuple[int, Request | StreamEnded] | _ByLane | _Stop] = (
+            SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._run, name="draft-engine", daemon=True)
 
     def start(self) -> None:
@@ -66,6 +77,10 @@ class DraftLoop:
             request = None if isinstance(message, StreamEnded) else message
             self._trace.received(stream, request)
         self._inbox.put((stream, message))
+
+    def post_lane(self, lane: int, commits: Commits | None) -> None:
+        """Hand on commits that came by a lane; None: it has ended. Callable from any thread."""
+        self._inbox.put(_ByLane(lane, commits))
 
     def waiting(self) -> int:
         """Messages that the thread has not taken yet."""
@@ -98,7 +113,10 @@ class DraftLoop:
                 return True
             if isinstance(item, _Stop):
                 return False
-            self._handle(*item)
+            if isinstance(item, _ByLane):
+                self._follow(item)
+            else:
+                self._handle(*item)
             wait = False
 
     def _handle(self, stream: int, message: Request | StreamEnded) -> None:
@@ -108,6 +126,12 @@ class DraftLoop:
             return
         self._streams.add(stream)
         self._send(self._drafter.handle(stream, message))
+
+    def _follow(self, item: _ByLane) -> None:
+        if item.commits is None:
+            self._drafter.end_lane(item.lane)
+        else:
+            self._drafter.follow(item.lane, item.commits)
 
     def _send(self, answers: list[Answer]) -> None:
         if answers:

@@ -45,6 +45,7 @@ class DraftSequence:
     plain: every token is the best one.
     width: different guesses of the model at one place.
     kept: gives what there is at a time of the tenant's finished requests.
+    lane: by which its guesses go; None: the gateway relays them.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class DraftSequence:
         kept: Callable[[], KeptText | None] = lambda: None,
     ) -> None:
         self.width = width
+        self.lane: int | None = None
         self.key: Key = (stream, opened.seq_id)
         self.home = (stream, opened.verify_worker)  # whose steps wait for its guesses
         self.opened = opened

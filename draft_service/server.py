@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -17,6 +18,8 @@ import grpc
 from draft_service.answers import Answer
 from draft_service.drafter import Drafter
 from draft_service.identity import announced, mismatch, read_target
+from draft_service.lanes import Lanes
+from draft_service.letters import Letters
 from draft_service.loop import DraftLoop, StreamEnded
 from draft_service.suffix_store import SuffixStore
 from draft_service.trace import DraftTrace
@@ -27,7 +30,6 @@ from foredraft.v1 import draft_pb2 as pb
 from foredraft.v1 import draft_pb2_grpc
 from foredraft.wire.channel import bind, private_server
 from foredraft.wire.codec.draft import decode_request, encode_handshake, encode_response
-from foredraft.wire.codec.nodes import encode_nodes
 from foredraft.wire.errors import RETRY_SECONDS, Failed, Unavailable
 from foredraft.wire.health import Health
 from foredraft.wire.interceptor import ErrorInterceptor
@@ -35,8 +37,6 @@ from foredraft.wire.messages import (
     Limits,
     ModelInfo,
     Nack,
-    NodeBlock,
-    NodeBlocks,
     WorkerIdentity,
 )
 from foredraft.wire.outbox import Outbox, until_taken
@@ -69,15 +69,22 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._outboxes: dict[int, Outbox[pb.ProposeResponse]] = {}
         self._numbers = itertools.count(1)
         self._events = asyncio.get_running_loop()
+        self._lanes: Lanes | None = None
+        self._letters = Letters()
         self._draining = False
 
-    def begin(self, engine: Engine) -> Pulse:
-        """From now on calls are answered; returns the engine thread's pulse."""
+    def begin(self, engine: Engine, lane: Path | None) -> Pulse:
+        """From now on calls are answered; returns the engine thread's pulse.
+
+        ``lane``: where verify workers find one.
+        """
         self._identity = engine.identity
         tracing = current_tracing()
         trace = None if tracing is None else DraftTrace(tracing)
         self._engine = DraftLoop(engine.drafter, self._deliver, self._fail, trace)
         self._engine.start()
+        if lane is not None:
+            self._lanes = Lanes(lane, self._engine.post_lane)
         return self._engine.pulse
 
     async def drain(self) -> None:
@@ -88,6 +95,8 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
 
     async def stop(self) -> None:
         """End the engine thread."""
+        if self._lanes is not None:
+            self._lanes.close()
         if self._engine is not None:
             await asyncio.to_thread(self._engine.stop)
 
@@ -143,8 +152,12 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
 
     def _deliver(self, answers: list[Answer]) -> None:
         """In the engine thread: encode there, so that the event loop only writes."""
-        encoded = [(answer.stream, _encode(answer)) for answer in answers]
-        self._events.call_soon_threadsafe(self._put, encoded)
+        if self._lanes is not None:
+            self._lanes.send(answers)
+        written = [(answer.stream, self._letters.write(answer)) for answer in answers]
+        letters = [(stream, letter) for stream, letter in written if letter is not None]
+        if letters:
+            self._events.call_soon_threadsafe(self._put, letters)
 
     def _put(self, encoded: list[tuple[int, pb.ProposeResponse]]) -> None:
         for stream, response in encoded:
@@ -171,7 +184,8 @@ async def serve(config: DraftConfig) -> None:
     health = Health(SERVICE)
 
     async def work() -> None:
-        await serve_while_it_moves(servicer.begin(await _load_apart(config)), health)
+        pulse = servicer.begin(await _load_apart(config), config.lane)
+        await serve_while_it_moves(pulse, health)
 
     try:
         await serve_until_stopped(server, health, work(), drain=servicer.drain)
@@ -226,12 +240,3 @@ def _load_engine(settings: EngineConfig, target: ModelInfo) -> DraftEngine | Non
         reason = f"draft {settings.model.name} cannot be run: {error}"
     log.warning("%s: only suffix drafts are served", reason)
     return None
-
-
-def _encode(answer: Answer) -> pb.ProposeResponse:
-    if isinstance(answer.content, Nack):
-        return encode_response(answer.content)
-    blocks = tuple(
-        NodeBlock(worker, encode_nodes(batch)) for worker, batch in answer.content.batches.items()
-    )
-    return encode_response(NodeBlocks(blocks, answer.content.timings, answer.content.outcomes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from draft_service.answers import Answer, Drafts
 from foredraft.telemetry import names
@@ -79,12 +79,7 @@ class DraftTrace:
         drafts = [(a.stream, a.content) for a in answers if isinstance(a.content, Drafts)]
         if not drafts or not len(self._lives):
             return
-        groups = [
-            (stream, group)
-            for stream, content in drafts
-            for batch in content.batches.values()
-            for group in batch.groups
-        ]
+        groups = [(stream, group) for stream, content in drafts for group in content.groups()]
         if any(self._moves_on(stream, group) for stream, group in groups):
             self._record()
         self._take(drafts[0][1].timings)
@@ -101,7 +96,7 @@ class DraftTrace:
         self._last = time.perf_counter()
         if not self._shares:
             self._began = self._last - (done.suffix_us + done.model_us) / 1e6
-        self._work = _sum(self._work, done)
+        self._work += done
 
     def _count(self, stream: int, group: NodeGroup) -> None:
         key = stream, group.seq_id
@@ -146,12 +141,3 @@ def _told(budget: DraftBudget) -> dict[str, int | float]:
         names.MIN_SURVIVAL: budget.min_survival,
         names.AHEAD_SURVIVAL: budget.ahead_survival,
     }
-
-
-def _sum(first: DraftTimings, second: DraftTimings) -> DraftTimings:
-    return replace(
-        first,
-        suffix_us=first.suffix_us + second.suffix_us,
-        model_us=first.model_us + second.model_us,
-        model_passes=first.model_passes + second.model_passes,
-    )

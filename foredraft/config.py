@@ -60,7 +60,11 @@ PREFIX_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class VerifyConfig:
-    """``prefix_share``: of the KV memory, what the prompts of finished sequences may hold."""
+    """What the verify service is started with.
+
+    prefix_share: of the KV memory, what the prompts of finished sequences may hold.
+    lane: where a drafter on this host may listen for a way beside the gateway; None: nowhere.
+    """
 
     listen: str
     engine: EngineConfig
@@ -68,6 +72,7 @@ class VerifyConfig:
     max_sequences: int = 64
     max_nodes: int = 64
     max_depth: int = 32
+    lane: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class DraftConfig:
     """``engine`` None: suffix drafts only. ``target`` is the directory of the served model.
 
     suffix_store: tokens of finished requests that are kept for guesses, per tenant; 0: none.
+    lane: where verify workers on this host may find it beside the gateway; None: nowhere.
     """
 
     listen: str
@@ -84,6 +90,7 @@ class DraftConfig:
     max_nodes: int = 64
     max_depth: int = 32
     suffix_store: int = 0
+    lane: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

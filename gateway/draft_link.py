@@ -87,18 +87,21 @@ class DraftLink(Link[DraftMessage, Response]):
         known = self._followed.get(request.seq_id)
         return known is not None and known.incarnation == request.incarnation
 
-    def follow(self, committed: Iterable[tuple[Request, Commit]]) -> None:
-        """Tell the drafter what a step has committed; the journals hold it already."""
-        told = []
+    def follow(self, committed: Iterable[tuple[Request, Commit]], *, told: bool) -> None:
+        """Tell the drafter what a step has committed; the journals hold it already.
+
+        ``told``: where it follows a sequence, it knows.
+        """
+        news = []
         for request, commit in committed:
             known = self._followed.get(request.seq_id)
             if known is None or known.incarnation != request.incarnation:
                 self.open(request)
             else:
                 known.told = request.journal.position
-                told.append(commit)
-        if told:
-            self.send(Commits(tuple(told)))
+                news.append(commit)
+        if news and not told:
+            self.send(Commits(tuple(news)))
 
     def catch_up(self, request: Request) -> int:
         """Tell the drafter all that it has not heard of a request, at once; returns the tokens."""

@@ -75,8 +75,13 @@ class DraftPool:
                 self._settle(request, link)
         return told
 
-    def follow(self, verify_worker: int, committed: Iterable[tuple[Request, Commit]]) -> None:
-        """Tell the drafters what a step has committed; the journals hold it already."""
+    def follow(
+        self, verify_worker: int, committed: Iterable[tuple[Request, Commit]], *, told: bool
+    ) -> None:
+        """Tell the drafters what a step has committed; the journals hold it already.
+
+        ``told``: those that follow the sequences know of it already.
+        """
         if verify_worker in self._plain or not self.up:
             return
         known: dict[DraftLink, list[tuple[Request, Commit]]] = {}
@@ -87,7 +92,7 @@ class DraftPool:
             else:
                 known.setdefault(link, []).append((request, commit))
         for link, some in known.items():
-            link.follow(some)
+            link.follow(some, told=told)
 
     def close(self, request: Request) -> None:
         """Forget a sequence."""

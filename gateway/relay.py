@@ -155,7 +155,8 @@ class Relay:
         ]
         # First of all: the drafters work on while texts are made here. What has ended needs no more
         # guesses, so its commit can wait for the message that closes it.
-        self._draft.follow(worker, ((r, c) for r, c in committed if c.finish is None))
+        going_on = [(r, c) for r, c in committed if c.finish is None]
+        self._draft.follow(worker, going_on, told=step.drafter_told)
         self._budgets.stepped(worker, step, committed)
         for request, commit in committed:
             self._deliver(request, commit)

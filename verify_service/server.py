@@ -168,7 +168,7 @@ class Worker:
         log.info("step costs: %s ms for %s rows", cost.milliseconds, cost.rows)
         self.identity = WorkerIdentity(runner.info, limits)
         scheduler = Scheduler(memory, runner.info, limits)
-        return StepLoop(runner, scheduler, cost, self._publish, self._trace, steps)
+        return StepLoop(runner, scheduler, cost, self._publish, self._trace, steps, config.lane)
 
     def _publish(self, stream: int, response: codec.Response) -> None:
         """Called by the engine thread."""

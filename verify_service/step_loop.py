@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from foredraft.engine.runner import Runner
 from foredraft.params import Schedule
@@ -29,6 +30,7 @@ from foredraft.wire.messages import (
 from foredraft.wire.pulse import Pulse
 from verify_service.answers import Answers
 from verify_service.budgets import Budgets
+from verify_service.draft_lane import DraftLane
 from verify_service.holder import Hold, Holder
 from verify_service.host_steps import HostSteps
 from verify_service.prefill import REPLAY_ROWS, feed
@@ -70,9 +72,10 @@ class StepLoop:
         publish: Callable[[int, Response], None],
         trace: StepTrace | None = None,
         steps: Steps | None = None,
+        lane: Path | None = None,
     ) -> None:
-        """``steps``: how they are run; by the host if None."""
-        self.inbox: queue.SimpleQueue[Arrival | None] = queue.SimpleQueue()
+        """``steps``: how they are run; by the host if None. ``lane``: to a drafter on this host."""
+        self.inbox: queue.SimpleQueue[Arrival | NodeBatch | None] = queue.SimpleQueue()
         self.pulse = Pulse()
         self._runner = runner
         self._scheduler = scheduler
@@ -82,6 +85,7 @@ class StepLoop:
         self.answers = Answers(publish)
         self._trace = trace
         self._budgets = Budgets()
+        self._lane = DraftLane(lane, self.inbox.put)
         self._holder = Holder(scheduler, self._take_within)
         self._made = 0  # steps
         self._faults = 0  # steps in a row that failed
@@ -93,6 +97,7 @@ class StepLoop:
 
     def run(self) -> None:
         """Until stopped: the loop that the budget's schedule asks for."""
+        self._lane.open()
         while not self._stopping:
             if self._budget().schedule is Schedule.SERIAL:
                 self.serial()
@@ -100,6 +105,7 @@ class StepLoop:
                 self.overlapped()
         self._settle()
         self.answers.tell()
+        self._lane.close()
 
     def serial(self) -> None:
         """Draft, then verify: a step waits for complete guesses of its very roots."""
@@ -204,6 +210,7 @@ class StepLoop:
 
     def _conclude(self, step: Started, done: StepDone) -> None:
         outcomes = done.outcomes
+        self._lane.tell(outcomes, step.budget)  # first: the drafter works on meanwhile
         for outcome in outcomes:
             if outcome.commit is None or outcome.commit.finish is not None:
                 self._scheduler.finish(outcome.sequence)
@@ -216,7 +223,9 @@ class StepLoop:
             commits = tuple(outcome.commit for outcome in mine if outcome.commit is not None)
             free = self._scheduler.reservations.free_blocks
             promised = done.promised.get(stream, 0.0)
-            self.answers.put(stream, StepResult(self._made, commits, timings, free, promised))
+            told = self._lane.covers(mine)
+            result = StepResult(self._made, commits, timings, free, promised, told)
+            self.answers.put(stream, result)
             self._refuse(stream, (o.error for o in mine if o.error is not None))
         if self._trace is not None:
             self._trace.stepped(began, self._describe(step, done, timings))
@@ -284,9 +293,14 @@ class StepLoop:
             return False
         return not self._stopping
 
-    def _take(self, arrival: Arrival | None) -> None:
+    def _take(self, arrival: Arrival | NodeBatch | None) -> None:
+        """A message of a stream, or guesses that came by the lane; None: it is time to stop."""
         if arrival is None:
             self._stopping = True
+            return
+        if isinstance(arrival, NodeBatch):
+            for stream, group in self._lane.heard(arrival):
+                self._attach(stream, (group,))
             return
         stream = arrival.stream
         match arrival.request:

@@ -67,6 +67,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def _add_verify(roles: Subparsers) -> None:
     parser = _add_role(roles, "verify", "the target model", _verify_config)
     _add_listen(parser)
+    _add_lane(parser)
     parser.add_argument("--model", metavar="DIR|ID", default=DEFAULT_MODEL, help="the target")
     _add_engine_flags(parser, TARGET_DTYPES)
     add_fake_target_flag(parser)
@@ -83,6 +84,7 @@ def _add_verify(roles: Subparsers) -> None:
 def _add_draft(roles: Subparsers) -> None:
     parser = _add_role(roles, "draft", "the guesses", _draft_config)
     _add_listen(parser)
+    _add_lane(parser)
     parser.add_argument(_TARGET, metavar="DIR|ID", default=DEFAULT_MODEL, help="guess for this")
     parser.add_argument(
         "--model",
@@ -153,6 +155,11 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", metavar="ADDRESS", required=True, help="HOST:PORT or unix:PATH")
 
 
+def _add_lane(parser: argparse.ArgumentParser) -> None:
+    text = "a socket on this host by which draft and verify reach each other beside the gateway"
+    parser.add_argument("--lane", metavar="PATH", type=Path, help=text)
+
+
 def _add_engine_flags(parser: argparse.ArgumentParser, dtypes: Sequence[str]) -> None:
     parser.add_argument("--dtype", choices=dtypes, default="auto", help="how weights are held")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N")
@@ -189,6 +196,7 @@ def _verify_config(args: argparse.Namespace) -> VerifyConfig:
         max_sequences=args.max_sequences,
         max_nodes=args.max_nodes,
         max_depth=args.max_depth,
+        lane=args.lane,
     )
 
 
@@ -202,6 +210,7 @@ def _draft_config(args: argparse.Namespace) -> DraftConfig:
         max_nodes=args.max_nodes,
         max_depth=args.max_depth,
         suffix_store=args.suffix_store,
+        lane=args.lane,
     )
 
 

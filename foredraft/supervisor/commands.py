@@ -18,10 +18,11 @@ def make_children(
     """Draft, verify and gateway; the workers listen on sockets in the private ``directory``."""
     verify, draft = f"unix:{directory}/verify.sock", f"unix:{directory}/draft.sock"
     threads = usable_cores()
+    lane = ["--lane", f"{directory}/lane.sock"]
     common = ["--max-nodes", str(config.max_nodes), "--log-level", config.log_level]
     if config.trace_file is not None:
         common += ["--trace-file", str(config.trace_file)]
-    draft_arguments = ["--listen", draft, "--target", str(config.model), *common]
+    draft_arguments = ["--listen", draft, *lane, "--target", str(config.model), *common]
     if config.suffix_store:
         draft_arguments += ["--suffix-store", str(config.suffix_store)]
     if config.draft is None:
@@ -30,7 +31,7 @@ def make_children(
         dtype = config.dtype if config.dtype in DTYPES else "auto"
         draft_arguments += ["--model", str(config.draft), "--dtype", dtype]
         draft_arguments += ["--kv-memory-mib", str(config.draft_kv_memory_mib)]
-    verify_arguments = ["--listen", verify, "--model", str(config.model), *common]
+    verify_arguments = ["--listen", verify, *lane, "--model", str(config.model), *common]
     verify_arguments += ["--dtype", config.dtype, "--prefix-share", str(config.prefix_share)]
     verify_arguments += ["--kv-memory-mib", str(config.kv_memory_mib)]
     if config.fake_target is not None and config.fake_draft is not None:

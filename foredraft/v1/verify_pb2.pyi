@@ -84,7 +84,7 @@ class SequenceErrors(_message.Message):
     def __init__(self, errors: _Optional[_Iterable[_Union[_common_pb2.SequenceError, _Mapping]]] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step", "seq_ids", "incarnations", "positions", "token_counts", "tokens", "verified_counts", "accepted_counts", "hits", "finishes", "orphan_counts", "orphan_ids", "logprobs", "timings", "free_blocks", "cached_counts", "promised", "prompt_logprobs")
+    __slots__ = ("step", "seq_ids", "incarnations", "positions", "token_counts", "tokens", "verified_counts", "accepted_counts", "hits", "finishes", "orphan_counts", "orphan_ids", "logprobs", "timings", "free_blocks", "cached_counts", "promised", "prompt_logprobs", "drafter_told")
     STEP_FIELD_NUMBER: _ClassVar[int]
     SEQ_IDS_FIELD_NUMBER: _ClassVar[int]
     INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class StepResult(_message.Message):
     CACHED_COUNTS_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTER_TOLD_FIELD_NUMBER: _ClassVar[int]
     step: int
     seq_ids: _containers.RepeatedScalarFieldContainer[int]
     incarnations: _containers.RepeatedScalarFieldContainer[int]
@@ -121,7 +122,8 @@ class StepResult(_message.Message):
     cached_counts: _containers.RepeatedScalarFieldContainer[int]
     promised: float
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
-    def __init__(self, step: _Optional[int] = ..., seq_ids: _Optional[_Iterable[int]] = ..., incarnations: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., verified_counts: _Optional[_Iterable[int]] = ..., accepted_counts: _Optional[_Iterable[int]] = ..., hits: _Optional[_Iterable[bool]] = ..., finishes: _Optional[_Iterable[_Union[_common_pb2.FinishReason, str]]] = ..., orphan_counts: _Optional[_Iterable[int]] = ..., orphan_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ..., free_blocks: _Optional[int] = ..., cached_counts: _Optional[_Iterable[int]] = ..., promised: _Optional[float] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ...) -> None: ...
+    drafter_told: bool
+    def __init__(self, step: _Optional[int] = ..., seq_ids: _Optional[_Iterable[int]] = ..., incarnations: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., token_counts: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., verified_counts: _Optional[_Iterable[int]] = ..., accepted_counts: _Optional[_Iterable[int]] = ..., hits: _Optional[_Iterable[bool]] = ..., finishes: _Optional[_Iterable[_Union[_common_pb2.FinishReason, str]]] = ..., orphan_counts: _Optional[_Iterable[int]] = ..., orphan_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ..., free_blocks: _Optional[int] = ..., cached_counts: _Optional[_Iterable[int]] = ..., promised: _Optional[float] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., drafter_told: _Optional[bool] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("seq_id", "chosen", "top_ids", "top_values")

@@ -179,13 +179,18 @@ class StepTimings:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """``promised``: tokens beyond one per sequence that its nodes were thought to bring."""
+    """A step, for one stream.
+
+    promised: tokens beyond one per sequence that its nodes were thought to bring.
+    drafter_told: whoever guesses for these sequences knows of the commits already.
+    """
 
     step: int
     commits: tuple[Commit, ...]
     timings: StepTimings = field(default_factory=StepTimings)
     free_blocks: int = 0
     promised: float = 0.0
+    drafter_told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +223,13 @@ class DraftTimings:
     suffix_us: int = 0
     model_us: int = 0
     model_passes: int = 0
+
+    def __add__(self, other: DraftTimings) -> DraftTimings:
+        return DraftTimings(
+            self.suffix_us + other.suffix_us,
+            self.model_us + other.model_us,
+            self.model_passes + other.model_passes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import chain
 from math import inf
 
+from google.protobuf.message import DecodeError
+
 from foredraft.v1 import draft_pb2 as pb
 from foredraft.wire.codec.common import (
     check_rows,
@@ -97,6 +99,20 @@ def decode_request(wire: pb.ProposeRequest) -> tuple[Request, tuple[SequenceErro
                 decode_closes(wire.close.sequences), _decode_commits(wire.close.last)
             ), ()
     raise BadMessage("message", "one of open, commits, budget, close")
+
+
+def encode_commits(commits: Sequence[Commit]) -> bytes:
+    """Commits alone, as a lane carries them."""
+    return _encode_commits(commits).SerializeToString()
+
+
+def decode_commits(data: bytes) -> Commits:
+    """Raises BadMessage if they are no such message or their columns do not add up."""
+    try:
+        wire = pb.Commits.FromString(data)
+    except DecodeError:
+        raise BadMessage("commits", "serialized Commits") from None
+    return Commits(_decode_commits(wire))
 
 
 def encode_response(response: Response) -> pb.ProposeResponse:

@@ -149,6 +149,7 @@ def _encode_step(result: StepResult) -> pb.StepResult:
         ),
         free_blocks=result.free_blocks,
         promised=result.promised,
+        drafter_told=result.drafter_told,
         cached_counts=[commit.cached for commit in commits],
         prompt_logprobs=[
             pb.PromptLogprobs(
@@ -236,6 +237,7 @@ def _decode_step(wire: pb.StepResult) -> StepResult:
         ),
         free_blocks=wire.free_blocks,
         promised=_promised(wire.promised),
+        drafter_told=wire.drafter_told,
     )
 
 
