@@ -53,7 +53,9 @@ class PricedBudget:
     def after(self, tokens: int, sequences: int, rows: int, work: Work) -> DraftBudget:
         """What drafters are told after a step of so many sequences and rows that work preceded."""
         period_ms = self._step(rows) + self._step.passes_ms(work)
-        self._pace = self._pace.after(tokens, sequences, period_ms, self._step.row_ms)
+        self._pace = self._pace.after(
+            tokens, sequences, period_ms, self._step.row_ms, self._step(sequences)
+        )
         prices = self._pace.prices(sequences)
         return replace(
             self._budget,

@@ -137,10 +137,23 @@ class Budgets:
     def _price(
         self, worker: int, step: StepResult, committed: Sequence[tuple[Request, Commit]]
     ) -> None:
-        """Follow what a millisecond of the worker is worth, while somebody guesses for it."""
+        """Follow what a millisecond of the worker is worth, while somebody guesses for it.
+
+        Steps of sequences that nobody guesses for say nothing of that.
+        """
+        if all(request.plan.speculation is Speculation.OFF for request, _ in committed):
+            return
         timings, pricing = step.timings, self._pricings[worker]
         tokens = sum(len(commit.tokens) for _, commit in committed)
-        pricing.stepped(tokens, len(committed), timings.period_us / 1000, timings.row_us / 1000)
+        nodes = sum(commit.verified for _, commit in committed)
+        own_us = timings.prepare_us + timings.forward_us + timings.sample_us + timings.commit_us
+        pricing.stepped(
+            tokens,
+            len(committed),
+            period_ms=timings.period_us / 1000,
+            row_ms=timings.row_us / 1000,
+            plain_ms=max(0.0, own_us - nodes * timings.row_us) / 1000,
+        )
         if self._ways[worker] in _WAITING and pricing.moved:
             self._tell_drafters()
 

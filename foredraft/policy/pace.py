@@ -20,14 +20,18 @@ class Pace:
     """Fading averages over steps; replaced, never changed.
 
     Tokens are counted per sequence, so that a step of one after steps of many needs no learning.
+    plain_ms: what steps would take without guesses.
     """
 
     steps: int = 0
     tokens_each: float = 0.0
     milliseconds: float = 0.0
     row_ms: float = 0.0
+    plain_ms: float = 0.0
 
-    def after(self, tokens: float, sequences: int, period_ms: float, row_ms: float) -> Pace:
+    def after(
+        self, tokens: float, sequences: int, period_ms: float, row_ms: float, plain_ms: float
+    ) -> Pace:
         """With a step of ``sequences`` that brought ``tokens``, ``period_ms`` after the last."""
         weight = max(_MEMORY, 1.0 / (self.steps + 1))
         return Pace(
@@ -35,11 +39,16 @@ class Pace:
             self.tokens_each + weight * (tokens / sequences - self.tokens_each),
             self.milliseconds + weight * (period_ms - self.milliseconds),
             self.row_ms + weight * (row_ms - self.row_ms),
+            self.plain_ms + weight * (plain_ms - self.plain_ms),
         )
 
     def prices(self, sequences: int) -> Prices:
-        """For steps of so many sequences; 0 while nothing is known."""
+        """For steps of so many sequences; 0 while nothing is known.
+
+        Time is worth no less than plain decoding would make of it, however little it brought.
+        """
         if self.milliseconds <= 0.0:
             return Prices()
-        tokens_per_ms = sequences * self.tokens_each / self.milliseconds
+        plain = 1.0 / self.plain_ms if self.plain_ms > 0.0 else 0.0
+        tokens_per_ms = sequences * max(self.tokens_each / self.milliseconds, plain)
         return Prices(tokens_per_ms, tokens_per_ms * self.row_ms)

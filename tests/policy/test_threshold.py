@@ -80,10 +80,17 @@ def test_prices_follow_the_steps_and_grow_with_the_sequences() -> None:
     pace = Pace()
     assert pace.prices(5) == Prices()
     for _ in range(10):
-        pace = pace.after(tokens=6, sequences=2, period_ms=20.0, row_ms=0.5)
+        pace = pace.after(tokens=6, sequences=2, period_ms=20.0, row_ms=0.5, plain_ms=15.0)
     assert pace.prices(2).tokens_per_ms == pytest.approx(0.3)
     assert pace.prices(2).tokens_per_row == pytest.approx(0.15)
     assert pace.prices(8).tokens_per_ms == pytest.approx(1.2)
     for _ in range(200):
-        pace = pace.after(tokens=1, sequences=1, period_ms=40.0, row_ms=0.5)
+        pace = pace.after(tokens=1, sequences=1, period_ms=40.0, row_ms=0.5, plain_ms=40.0)
     assert pace.prices(1).tokens_per_ms == pytest.approx(0.025, rel=0.1)
+
+
+def test_time_is_worth_what_plain_decoding_makes_of_it() -> None:
+    pace = Pace()
+    for _ in range(10):
+        pace = pace.after(tokens=2, sequences=2, period_ms=40.0, row_ms=0.5, plain_ms=8.0)
+    assert pace.prices(4).tokens_per_ms == pytest.approx(4 / 8.0)

@@ -215,8 +215,11 @@ class SerialRun:
     def _tell(self, tokens: int, period_ms: float) -> None:
         if self._fixed is not None:
             return
-        self._pace = self._pace.after(tokens, len(self._trees), period_ms, self._times.step_row)
-        prices = self._pace.prices(len(self._trees))
+        count = len(self._trees)
+        self._pace = self._pace.after(
+            tokens, count, period_ms, self._times.step_row, self._cost(count)
+        )
+        prices = self._pace.prices(count)
         budget = replace(
             self._budget,
             tokens_per_ms=(prices.tokens_per_ms,),
