@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from draft_service.answers import Answer
-from foredraft.v1 import draft_pb2 as pb
-from foredraft.wire.codec.draft import encode_response
+from foredraft.wire.codec.draft import Response
 from foredraft.wire.codec.nodes import encode_nodes
 from foredraft.wire.messages import DraftTimings, Nack, NodeBlock, NodeBlocks
 
@@ -19,11 +18,11 @@ class Letters:
     def __init__(self) -> None:
         self._untold: dict[int, DraftTimings] = {}  # by stream
 
-    def write(self, answer: Answer) -> pb.ProposeResponse | None:
+    def write(self, answer: Answer) -> Response | None:
         """The message; None if there is no need of one now."""
         content = answer.content
         if isinstance(content, Nack):
-            return encode_response(content)
+            return content
         timings = self._untold.pop(answer.stream, DraftTimings()) + content.timings
         if content.by_lane and not (content.batches or content.outcomes):
             self._untold[answer.stream] = timings
@@ -31,4 +30,4 @@ class Letters:
         blocks = tuple(
             NodeBlock(worker, encode_nodes(batch)) for worker, batch in content.batches.items()
         )
-        return encode_response(NodeBlocks(blocks, timings, content.outcomes))
+        return NodeBlocks(blocks, timings, content.outcomes)

@@ -155,7 +155,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         if self._lanes is not None:
             self._lanes.send(answers)
         written = [(answer.stream, self._letters.write(answer)) for answer in answers]
-        letters = [(stream, letter) for stream, letter in written if letter is not None]
+        letters = [(stream, encode_response(letter)) for stream, letter in written if letter]
         if letters:
             self._events.call_soon_threadsafe(self._put, letters)
 

@@ -124,16 +124,17 @@ async def draft_door(directory: Path, model: Path) -> AsyncIterator[Door]:
     engines: list[draft_server.Engine] = []
 
     class Remembered(draft_server.DraftServicer):
-        def begin(self, engine: draft_server.Engine) -> Pulse:
+        def begin(self, engine: draft_server.Engine, lane: Path | None) -> Pulse:
             made.append(self)
             engines.append(engine)
-            return super().begin(engine)
+            return super().begin(engine, lane)
 
     def held() -> Mapping[str, int]:
         drafter = engines[0].drafter
         return {
             "streams": len(made[0]._outboxes),
             "sequences": len(drafter),
+            "names": len(drafter._by_name),
             "budgets": len(drafter._budgets),
             "outcomes": len(drafter._outcomes),
             "work": int(drafter.busy),
