@@ -27,7 +27,7 @@ class _Sums:
     """A window that has not ended.
 
     before_ms: time beyond what the way in force would have needed, until the window began.
-    bound_ms: the target's passes alone.
+    bound_ms: what they would have taken without guesses.
     lost: tokens of one sequence by which what it is compared with would be ahead.
     squares: of what each step lost.
     """
@@ -41,13 +41,13 @@ class _Sums:
     lost: float = 0.0
     squares: float = 0.0
 
-    def add(self, tokens_each: float, period_ms: float, pass_ms: float, rate: float) -> None:
+    def add(self, tokens_each: float, period_ms: float, plain_ms: float, rate: float) -> None:
         """``rate``: of what it is compared with."""
         lost = rate * period_ms - tokens_each
         self.steps += 1
         self.tokens_each += tokens_each
         self.milliseconds += period_ms
-        self.bound_ms += pass_ms
+        self.bound_ms += plain_ms
         self.lost += lost
         self.squares += lost * lost
 
@@ -98,7 +98,7 @@ class Balancer:
         self._size, self._now = -1, _Size(Balance())
         self._next_size, self._next_steps = -1, 0
         self._promises = Promises()
-        self._pause_steps, self._pause_ms = 0, 0.0
+        self._pause_steps, self._pause_ms = _WAKING_STEPS, _WAKING_MS  # drafters read, too
 
     def stepped(
         self,
@@ -107,7 +107,7 @@ class Balancer:
         tokens: int,
         promised: float,
         period_ms: float,
-        pass_ms: float,
+        plain_ms: float,
     ) -> Way:
         """After a step; returns the way for the next ones.
 
@@ -115,7 +115,7 @@ class Balancer:
             speculating: so many of its ``sequences`` may speculate; they got ``tokens``.
             promised: tokens beyond one for each that its guesses were thought to bring.
             period_ms: since the end of the step before; 0 if that is not known.
-            pass_ms: what the target's pass took.
+            plain_ms: what it would have taken without guesses.
         """
         if not speculating:
             return self.way
@@ -131,8 +131,13 @@ class Balancer:
             self._wait(tokens_each, period_ms if size == self._size else 0.0)
         elif period_ms > 0.0 and size == self._size:
             self._now.sums.tokens += tokens
-            self._add(tokens_each, period_ms, pass_ms)
+            self._add(tokens_each, period_ms, plain_ms)
         return self.way
+
+    @property
+    def plain_rate(self) -> float:
+        """Tokens per millisecond of a sequence that is decoded plainly; 0 if that is not known."""
+        return self._now.balance.plain_rate
 
     def told(self, tokens: int) -> None:
         """Drafters that are to wake up have so many tokens to read."""
@@ -173,12 +178,12 @@ class Balancer:
             self.way = self.awaited
             self._settle()
 
-    def _add(self, tokens_each: float, period_ms: float, pass_ms: float) -> None:
+    def _add(self, tokens_each: float, period_ms: float, plain_ms: float) -> None:
         now = self._now
         sums, balance = now.sums, now.balance
         # At first guesses are compared with what plain decoding cannot exceed.
-        rate = balance.rival_rate or 1.0 / max(pass_ms, 1e-3)
-        sums.add(tokens_each, period_ms, pass_ms, rate)
+        rate = balance.rival_rate or 1.0 / max(plain_ms, 1e-3)
+        sums.add(tokens_each, period_ms, plain_ms, rate)
         if balance.rests and sums.steps % _RESTING_STEPS:
             return
         plain = self.way is Way.PLAIN

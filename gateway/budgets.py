@@ -28,8 +28,7 @@ _MIN_SURVIVAL = 0.05
 # While the target verifies, the drafter goes on with what is likely enough to come next.
 _AHEAD_SURVIVAL = 0.01
 
-# A drafter that is silent for longer has failed; where steps need not be serial it is too slow.
-_SERIAL_HOLD_US, _SERIAL_TRIAL_HOLD_US = 2_000_000, 100_000
+_SERIAL_HOLD_US = 2_000_000  # a drafter that is silent for longer has failed
 
 _SCHEDULES = {
     Way.HELD: Schedule.HELD,
@@ -131,7 +130,7 @@ class Budgets:
             tokens=tokens,
             promised=step.promised,
             period_ms=step.timings.period_us / 1000,
-            pass_ms=step.timings.forward_us / 1000,
+            plain_ms=_plain_ms(step),
         )
 
     def _price(
@@ -143,16 +142,19 @@ class Budgets:
         """
         if all(request.plan.speculation is Speculation.OFF for request, _ in committed):
             return
-        timings, pricing = step.timings, self._pricings[worker]
+        timings, pricing, balancer = (
+            step.timings,
+            self._pricings[worker],
+            self._balancers.get(worker),
+        )
+        known = 0.0 if balancer is None else balancer.plain_rate
         tokens = sum(len(commit.tokens) for _, commit in committed)
-        nodes = sum(commit.verified for _, commit in committed)
-        own_us = timings.prepare_us + timings.forward_us + timings.sample_us + timings.commit_us
         pricing.stepped(
             tokens,
             len(committed),
             period_ms=timings.period_us / 1000,
             row_ms=timings.row_us / 1000,
-            plain_ms=max(0.0, own_us - nodes * timings.row_us) / 1000,
+            plain_ms=1.0 / known if known > 0.0 else _plain_ms(step),
         )
         if self._ways[worker] in _WAITING and pricing.moved:
             self._tell_drafters()
@@ -175,7 +177,7 @@ class Budgets:
                 max_nodes=0 if way is Way.PLAIN else self._config.max_nodes,
                 max_hold_us=self._max_hold_us(way),
                 drafting=bool(self._drafters),
-                schedule=_SCHEDULES[way],
+                schedule=self._schedule(way),
             )
             self._verify.send_budget(worker, budget)
             self._meter.decided(worker, way, budget)
@@ -198,11 +200,15 @@ class Budgets:
             return Prices()
         return self._pricings[worker].tell()
 
+    def _schedule(self, way: Way) -> Schedule:
+        """Who asked for serial steps gets them; who left it open waits while that pays."""
+        if way is Way.SERIAL and self._config.schedule is Schedule.AUTO:
+            return Schedule.HELD
+        return _SCHEDULES[way]
+
     def _max_hold_us(self, way: Way) -> int:
-        if way is not Way.SERIAL:
-            return self._config.max_hold_us
-        chosen = self._config.schedule is Schedule.AUTO
-        return _SERIAL_TRIAL_HOLD_US if chosen else _SERIAL_HOLD_US
+        serial = self._schedule(way) is Schedule.SERIAL
+        return _SERIAL_HOLD_US if serial else self._config.max_hold_us
 
     def _needed(self, full: DraftBudget) -> DraftBudget:
         """A drafter serves all verify workers: it rests only where none wants guesses."""
@@ -212,3 +218,10 @@ class Budgets:
         if ways <= {Way.PLAIN, Way.SERIAL}:
             return replace(full, ahead_survival=0.0)
         return full
+
+
+def _plain_ms(step: StepResult) -> float:
+    """What the step would have taken without guesses: not held, and with no rows but roots."""
+    timings = step.timings
+    nodes = sum(commit.verified for commit in step.commits)
+    return max(0, timings.period_us - timings.held_us - nodes * timings.row_us) / 1000

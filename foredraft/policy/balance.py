@@ -34,7 +34,7 @@ class Way(Enum):
     PLAIN = "plain"  # no guesses are made
     FREE = "free"  # a step never waits
     HELD = "held"  # a step waits for guesses while that pays
-    SERIAL = "serial"  # a step waits for all guesses
+    SERIAL = "serial"  # drafter and target take turns: nothing is drafted ahead
 
 
 # It needs no history, and is best where both models compute with the same cores.
@@ -46,8 +46,8 @@ class Window:
     """Some steps in a row, run one way.
 
     tokens: what one sequence got, or can be said to have got (`promise.py`).
-    bound: tokens per millisecond of one sequence that steps with nothing but their passes, of a
-        token each, would have brought.
+    bound: tokens per millisecond of one sequence that its steps would have brought without
+        guesses, a token each, neither held nor with rows for them.
     before_ms: what its trial has cost before it began: time in which drafters woke up and steps
         were run neither way, beyond what the way in force would have needed.
     """
@@ -123,6 +123,12 @@ class Balance:
         return 0.0 if known is None or self.borrowed else known.rate
 
     @property
+    def plain_rate(self) -> float:
+        """Of plain decoding; 0 before that is known."""
+        plain = self.records.get(Way.PLAIN)
+        return 0.0 if plain is None or self.borrowed else plain.rate
+
+    @property
     def rival_rate(self) -> float:
         """Of what the next window is compared with while it lasts; 0 if that is not known.
 
@@ -131,8 +137,7 @@ class Balance:
         """
         if self.borrowed or self.on_trial or self.rests:
             return self.rate
-        plain = self.records.get(Way.PLAIN)
-        return 0.0 if plain is None else plain.rate
+        return self.plain_rate
 
     @property
     def on_trial(self) -> bool:

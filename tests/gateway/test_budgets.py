@@ -44,7 +44,7 @@ class Target:
         commit = Commit(opened.seq_id, opened.incarnation, self.position, TOKENS)
         plain = self.verify.budgets[-1].max_nodes == 0
         period_us = 10_000 if plain else 20_000
-        timings = StepTimings(forward_us=10_000, period_us=period_us, row_us=500)
+        timings = StepTimings(forward_us=1_000, period_us=period_us, row_us=500)
         self.verify.say(StepResult(self.steps, (commit,), timings, free_blocks=1))
         self.position += len(TOKENS)
         self.steps += 1
@@ -60,6 +60,7 @@ class Decided:
     way: Way = Way.PLAIN
     awaited: Way = Way.PLAIN
 
+    plain_rate: float = 0.0
     told_tokens: int = 0
 
     def stepped(self, **_: object) -> None:
