@@ -286,7 +286,9 @@ class Drafter:
         key, sequence = next(iter(self._agenda.lagging.items()))
         del self._agenda.lagging[key]
         if model.can_follow(sequence) and model.prepare(sequence):
+            began, unfed = self._now(), sequence.unfed
             model.catch_up(sequence)
+            self._pacer.read(unfed - sequence.unfed, began)
             if model.lags(sequence):
                 self._agenda.lagging[key] = sequence
 

@@ -14,10 +14,11 @@ from draft_service.expansion import Frontier
 from draft_service.sequence import DraftSequence
 from draft_service.share import Share
 from foredraft.policy.pass_cost import PassCost
-from foredraft.policy.threshold import belongs, look_gain, may_probe, pays
+from foredraft.policy.threshold import belongs, look_gain, may_probe, pays, worth_reading
 
 _MOST_ROWS = 64  # of all sequences together
 _MOST_NODES = 16  # of one sequence
+_READING_MEMORY = 0.1  # weight of the newest chunk
 _FIRST_PASSES = 8  # are made at any price: one that read much of a text says little of the next
 
 
@@ -109,6 +110,7 @@ class Pacer:
         self.cost = PassCost()
         self._clock = clock
         self._ended = 0.0
+        self._token_ms = 0.0  # of a text that is read in chunks
 
     def allows(self, planned: ModelPass, tokens_per_ms: float) -> bool:
         """True if the pass pays, or if one may be tried: there were few, or none for long."""
@@ -118,10 +120,21 @@ class Pacer:
             return True
         return may_probe((self._clock() - self._ended) * 1000, self.cost(planned.rows))
 
+    def read(self, tokens: int, began: float) -> None:
+        """A chunk of a text was read since ``began``."""
+        token_ms = (self._clock() - began) * 1000 / tokens
+        self._token_ms += (token_ms - self._token_ms) * (_READING_MEMORY if self._token_ms else 1.0)
+
     def promises(self, one: Waiting) -> bool:
-        """True if a look at the sequence's best place may be allowed, once its text is read."""
+        """True if it pays to read the sequence's text for looks at its best place, or to try."""
         gain = max(_gains(one, priced=True).values(), default=0.0)
-        return self.allows(ModelPass([], 1, gain), one.share.tokens_per_ms)
+        sequence, cost = one.sequence, self.cost(1)
+        reading = sequence.unfed * self._token_ms
+        if self.cost.passes < _FIRST_PASSES or worth_reading(
+            gain, cost, reading, sequence.tokens_left, one.share.tokens_per_ms
+        ):
+            return True
+        return may_probe((self._clock() - self._ended) * 1000, reading + cost)
 
     def made(self, planned: ModelPass, began: float) -> None:
         """The pass is over, and so is the work that hangs on it."""

@@ -96,9 +96,14 @@ class DraftSequence:
         """Committed tokens that the draft model has no KV entries for."""
         return len(self.tokens) - (0 if self.kv is None else self.kv.fed)
 
+    @property
+    def tokens_left(self) -> int:
+        """Most that may still come."""
+        return self._longest - len(self.tokens)
+
     def depth_limit(self, max_depth: int) -> int:
         """Deepest useful node: the target adds the very last token itself."""
-        return min(max_depth, self.tree.max_depth, self._longest - len(self.tokens) - 1)
+        return min(max_depth, self.tree.max_depth, self.tokens_left - 1)
 
     def follows(self, position: int, tokens: Sequence[int]) -> bool:
         """True if these tokens, from ``position`` on, agree with ours and leave no gap."""

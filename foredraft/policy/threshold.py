@@ -63,6 +63,21 @@ def pays(gain: float, rows: int, cost: PassCost, tokens_per_ms: float) -> bool:
     return gain >= tokens_per_ms * cost(rows)
 
 
+def worth_reading(
+    gain: float, pass_ms: float, reading_ms: float, tokens_left: int, tokens_per_ms: float
+) -> bool:
+    """True if a text that the model has not read is worth its time, for looks before each step.
+
+    Args:
+        gain: tokens that a look adds to a step.
+        pass_ms: of that look.
+        reading_ms: of the text, in which the target is slower or waits.
+        tokens_left: most that may still come; on average it is half of that.
+    """
+    steps = 0.5 * tokens_left / (1.0 + gain)
+    return steps * (gain - tokens_per_ms * pass_ms) >= tokens_per_ms * reading_ms
+
+
 def may_probe(idle_ms: float, pass_ms: float) -> bool:
     """True if a pass that does not pay may be made all the same, after so long without any.
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foredraft.policy.pace import Pace, Prices
 from foredraft.policy.pass_cost import PassCost
-from foredraft.policy.threshold import belongs, look_gain, may_probe, pays
+from foredraft.policy.threshold import belongs, look_gain, may_probe, pays, worth_reading
 
 
 def seen(*passes: tuple[int, float]) -> PassCost:
@@ -94,3 +94,14 @@ def test_time_is_worth_what_plain_decoding_makes_of_it() -> None:
     for _ in range(10):
         pace = pace.after(tokens=2, sequences=2, period_ms=40.0, row_ms=0.5, plain_ms=8.0)
     assert pace.prices(4).tokens_per_ms == pytest.approx(4 / 8.0)
+
+
+def test_a_text_is_read_for_long_answers_and_good_looks_only() -> None:
+    def reads(gain: float, left: int) -> bool:
+        return worth_reading(
+            gain, pass_ms=2.0, reading_ms=100.0, tokens_left=left, tokens_per_ms=0.1
+        )
+
+    assert reads(0.7, 100) and not reads(0.7, 60)  # 0.5 of a step's gain is left, for 29 or 17
+    assert not reads(0.2, 10_000)
+    assert worth_reading(0.0, 2.0, 100.0, 0, tokens_per_ms=0.0)  # nobody waits
