@@ -66,18 +66,20 @@ class DraftLane:
             lane.end()
 
     def tell(self, outcomes: Iterable[Outcome], budget: VerifyBudget) -> None:
-        """A step has made commits; ``budget`` is that which it was made with."""
-        lane, before = self._lane, self._pairs
+        """A step has made commits; ``budget`` is that which it was made with.
+
+        While steps are plain nobody hears of them here. What drafters guess before that ends may
+        come by the lane all the same.
+        """
+        lane, before, commits = self._lane, self._pairs, []
+        tells = lane is not None and budget.drafting and budget.max_nodes > 0
         self._pairs = {}
-        if lane is None or not (budget.drafting and budget.max_nodes):
-            return
-        commits = []
         for outcome, commit in _followed(outcomes):
             name = commit.seq_id, commit.incarnation
             pair = self._pairs[name] = before.get(name) or _Pair(outcome.sequence.stream)
-            pair.unheard += 1
+            pair.unheard = pair.unheard + 1 if tells else _PATIENCE
             commits.append(commit)
-        if commits:
+        if lane is not None and tells and commits:
             lane.send(encode_commits(commits))
 
     def covers(self, outcomes: Iterable[Outcome]) -> bool:

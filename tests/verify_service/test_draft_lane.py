@@ -193,4 +193,7 @@ def test_only_answers_show_that_the_drafter_knows() -> None:
     assert not lane.covers([known])  # silent for too long
     list(lane.heard(NodeBatch((group,))))
     lane.tell([known], VerifyBudget(0, 0, drafting=True))  # steps are plain
-    assert not lane.covers([known]) and not list(lane.heard(NodeBatch((group,))))
+    assert not lane.covers([known])
+    assert list(lane.heard(NodeBatch((group,))))  # drafters are awake before that ends
+    lane.tell([unknown], SERIAL)
+    assert not list(lane.heard(NodeBatch((group,))))
