@@ -84,7 +84,10 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._engine = DraftLoop(engine.drafter, self._deliver, self._fail, trace)
         self._engine.start()
         if lane is not None:
-            self._lanes = Lanes(lane, self._engine.post_lane)
+            try:
+                self._lanes = Lanes(lane, self._engine.post_lane)
+            except OSError as error:
+                log.warning("no lane at %s (%s): guesses are relayed", lane, error.strerror)
         return self._engine.pulse
 
     async def drain(self) -> None:

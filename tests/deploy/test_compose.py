@@ -90,6 +90,18 @@ def test_every_worker_keeps_the_model_in_the_same_volume() -> None:
         assert service.environment["FOREDRAFT_CACHE"] == sources["cache"]
 
 
+def test_both_workers_meet_in_a_volume_of_their_own() -> None:
+    services = read_services()
+    for names in (("verify", "draft"), ("verify-gpu", "draft-gpu")):
+        verify, draft = (
+            build_parser().parse_args(services[name].command[3:]).lane for name in names
+        )
+        assert verify == draft
+        for name in names:
+            volumes = dict(volume.split(":")[:2] for volume in services[name].raw["volumes"])
+            assert str(verify.parent) == volumes["lane"]
+
+
 def test_no_value_is_a_secret() -> None:
     for service in read_services().values():
         assert not [n for n in service.environment if re.search("KEY|TOKEN|SECRET|PASSWORD", n)]

@@ -33,7 +33,10 @@ class Containers:
         hosts = ("0.0.0.0", "127.0.0.1", *services)
         self._replaced = {
             f"{host}:{port}": f"127.0.0.1:{free}" for port, free in ports.items() for host in hosts
-        } | {"/cache": str(directory / "cache")}
+        } | {
+            "/cache": str(directory / "cache"),
+            "/lane/socket": str(directory / "lane"),
+        }
         self.address = self._replaced["127.0.0.1:50051"]
         self.http_address = self._replaced["127.0.0.1:8000"]
 
