@@ -1,4 +1,4 @@
-"""A draft in blocks of 8 bits on an x86-64 processor, by the project's kernels."""
+"""A draft in blocks of 8 and 4 bits on an x86-64 processor, by the project's kernels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
 _CHUNK = 64
-# That share a pass, which is some 30 MB of weights. Helpers take what cores are left, so they cost
+# That share a pass, which is some 20 MB of weights. Helpers take what cores are left, so they cost
 # the target little where it computes at the same time.
 _MOST_THREADS = 4
 
@@ -69,7 +69,8 @@ class NativeEngine:
         check_weights(settings.model, config)
         info = read_model_info(settings.model, config, "int8")
         known = read_output_ids(settings.model, config.vocab_rows, info.vocab_size, _CPU)
-        weights = read_native(settings.model, config, partial(Packed.of, pages=LargePages()), known)
+        make_linear = partial(Packed.of, pages=LargePages())
+        weights = read_native(settings.model, config, make_linear, known, fewer_bits=True)
         blocks = settings.kv_memory_mib * 2**20 // block_bytes(config, torch.float32)
         memory = SlotMemory(config, blocks, torch.float32, _CPU)
         model = NativeTransformer(config, weights, memory.layers, Team(_threads()))

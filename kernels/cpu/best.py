@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.cpu.compiled import Compiled
-from kernels.cpu.emitter import F32, FLOATS, I8, I32, I64, INTS, LANES, Emitter, Value
+from kernels.cpu.emitter import F32, FLOATS, I32, I64, LANES, Emitter, Value
 from kernels.cpu.exp import emit_exp
 from kernels.cpu.job import Job
+from kernels.cpu.largest import LOWEST, Largest
 
 FIELDS = ("scores", "stride", "rows", "columns", "kept", "numbers", "places", "shares")
-_LOWEST = float("-inf")
 
 
 class Best:
@@ -81,21 +81,20 @@ class _Row:
         self._whole = emit.mul(emit.build.sdiv(columns, emit.whole(LANES)), LANES)
         # What is behind the last whole vector becomes one.
         self._rest = emit.at(self._kept, count * LANES, F32)
-        emit.store(emit.floats(_LOWEST), self._rest)
+        emit.store(emit.floats(LOWEST), self._rest)
         with emit.loop(columns, start=self._whole) as column:
             left = emit.load(F32, self._scores, column)
             emit.store(left, self._rest, emit.build.sub(column, self._whole))
 
     def find(self) -> None:
         emit, build = self._emit, self._emit.build
-        lowest, nothing = emit.floats(_LOWEST), emit.ints(0)
-        self._held = [(emit.variable(lowest), emit.variable(nothing)) for _ in range(self._count)]
+        largest = Largest(emit, self._count)
         with emit.loop(self._whole, step=LANES) as column:
-            self._offer(emit.load(FLOATS, self._scores, column), column)
-        self._offer(emit.load(FLOATS, self._rest), self._whole)
-        top = emit.fold(self._held[0][0].value, emit.larger)
+            largest.offer(emit.load(FLOATS, self._scores, column), column)
+        largest.offer(emit.load(FLOATS, self._rest), self._whole)
+        top = emit.fold(largest.held[0][0].value, emit.larger)
         total = self._total(emit.spread(top))
-        for rank, (values, numbers) in enumerate(self._held):
+        for rank, (values, numbers) in enumerate(largest.held):
             emit.store(values.value, self._kept, rank * LANES)
             emit.store(numbers.value, self._numbers, rank * LANES)
         for rank in range(self._count):
@@ -103,25 +102,8 @@ class _Row:
             emit.store(build.sext(number, I64), self._places, rank)
             weight = emit_exp(emit, emit.spread(build.fsub(value, top)))
             share = build.fdiv(build.extract_element(weight, ir.Constant(I32, 0)), total)
-            missing = build.fcmp_ordered("==", value, emit.floats(_LOWEST, F32))
+            missing = build.fcmp_ordered("==", value, emit.floats(LOWEST, F32))
             emit.store(build.select(missing, emit.floats(0.0, F32), share), self._shares, rank)
-
-    def _offer(self, scores: Value, column: Value) -> None:
-        """Eight columns, to be kept where they are larger than what is held."""
-        emit, build = self._emit, self._emit.build
-        larger = [build.fcmp_ordered(">", scores, values.value) for values, _ in self._held]
-        some = build.bitcast(larger[-1], I8)  # hardly ever
-        with emit.when(build.icmp_signed("!=", some, ir.Constant(I8, 0))):
-            number = emit.spread(build.trunc(column, I32))
-            number = build.add(number, ir.Constant(INTS, list(range(LANES))))
-            for rank in range(self._count - 1, -1, -1):
-                for mine, new in zip(range(2), (scores, number), strict=True):
-                    held = self._held[rank][mine]
-                    value = build.select(larger[rank], new, held.value)
-                    if rank:  # what it pushes down
-                        above = self._held[rank - 1][mine].value
-                        value = build.select(larger[rank - 1], above, value)
-                    held.set(value)
 
     def _total(self, top: Value) -> Value:
         """Sum of e^(score - top)."""
@@ -135,7 +117,7 @@ class _Row:
     def _take(self) -> tuple[Value, Value]:
         """The best that is kept, and its number; it is kept no longer."""
         emit, build = self._emit, self._emit.build
-        value, number = emit.variable(emit.floats(_LOWEST, F32)), emit.variable(_int32(0))
+        value, number = emit.variable(emit.floats(LOWEST, F32)), emit.variable(_int32(0))
         place = emit.variable(emit.whole(0))
         with emit.loop(emit.whole(self._count * LANES)) as here:
             mine, its = emit.load(F32, self._kept, here), emit.load(I32, self._numbers, here)
@@ -144,7 +126,7 @@ class _Row:
             before = build.and_(equal, build.icmp_signed("<", its, number.value))
             for held, new in ((value, mine), (number, its), (place, here)):
                 held.set(build.select(build.or_(larger, before), new, held.value))
-        emit.store(emit.floats(_LOWEST, F32), self._kept, place.value)
+        emit.store(emit.floats(LOWEST, F32), self._kept, place.value)
         return value.value, number.value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.tiny_models import make_tiny_llama, make_tiny_model
 
 from draft_service.engine.draft_engine import DraftEngine, Extension, ModelEngine
@@ -23,6 +25,10 @@ from draft_service.model_pass import Evaluation
 from draft_service.open_options import Option
 from draft_service.sequence import DraftSequence
 from foredraft.config import EngineConfig
+from foredraft.engine.attention_plan import SequenceRows
+from foredraft.engine.model_config import BLOCK_FILE
+from foredraft.engine.native.blocks import Blocks
+from foredraft.engine.native.four_bits import four_bits
 from foredraft.engine.runner import ModelRunner, Runner
 from foredraft.params import SamplingParams, Speculation
 from foredraft.policy.bucket import model_bucket
@@ -323,3 +329,43 @@ def test_blocks_are_taken_where_they_fit(
         guesses = one.extend([Extension(fed(one, []), 0, tokens, [], [], [None] * 64)])
         best.append([row[0] for row in guesses.tokens])
     assert sum(a == b for a, b in zip(*best, strict=True)) >= 54
+
+
+def with_fewer_bits(directory: Path, twin: Path) -> Path:
+    """A target that has gates and ups in 4 bits and all else in 8, the head included."""
+    shutil.copytree(directory, twin)
+    weights, blocks = load_file(directory / "model.safetensors"), {}
+    for name, weight in weights.items():
+        if weight.dim() < 2:
+            continue
+        made = Blocks.nearest(weight)
+        blocks[f"{name}.levels"] = made.levels
+        if "gate" in name or "up_proj" in name:
+            rough = four_bits(made.floats())
+            assert rough is not None and rough.least is not None
+            made, blocks[f"{name}.least"] = rough, rough.least
+            blocks[f"{name}.levels"] = made.levels[:, ::2] | made.levels[:, 1::2] << 4
+        weights[name], blocks[f"{name}.scales"] = made.floats(), made.scales
+    save_file(weights, twin / "model.safetensors", metadata={"format": "pt"})
+    save_file(blocks, twin / BLOCK_FILE)
+    return twin
+
+
+@pytest.mark.skipif(not available(), reason="no such kernels")
+def test_large_matrices_of_fewer_bits_change_no_best_guess(tmp_path: Path) -> None:
+    """The same weights, and every logit by 8 bits: the head's 4 bits are seen in shares alone."""
+    sizes: dict[str, Any] = {"layers": 1, "hidden": 512, "vocab": 2056, "context": 64}
+    directory = make_tiny_llama(tmp_path / "draft", spread=0.05, **sizes)
+    engine = engine_of("native", directory)
+    runner = target_of("native", with_fewer_bits(directory, tmp_path / "twin"))
+    tokens = random.Random(0).choices(range(3, 2056), k=24)
+    for looks in (24, 2):
+        guesses = engine.extend([Extension(fed(engine, []), 0, tokens, [], [], [None] * looks)])
+        blocks = runner.kv.allocate_run(2)
+        assert blocks is not None
+        paths = [tuple(range(end)) for end in range(1, 25)]
+        logits = runner.forward([SequenceRows(blocks, 0, tokens, paths)])[-looks:]
+        assert guesses.tokens == logits.topk(3).indices.tolist()
+        shares = logits.softmax(-1).topk(3).values
+        torch.testing.assert_close(torch.tensor(guesses.chances), shares, atol=0.03, rtol=0.1)
+        assert not torch.equal(torch.tensor(guesses.chances), shares)

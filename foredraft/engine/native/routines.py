@@ -52,8 +52,10 @@ class Routines:
             steps += self._layer(layer, entries)
         self._program = Program(steps)
         logits = torch.empty(1, weights.head.outputs)
-        head = self._products.step("normed", self.x, weights.head, logits, weights.last_norm)
-        self._head = Program([head])
+        head = [self._products.step("normed", self.x, weights.head, logits, weights.last_norm)]
+        if weights.exact_head is not None:
+            head.append(self._products.rescore(logits, weights.exact_head))
+        self._head = Program(head)
 
     def run(self, tokens: Tensor, plan: NativePlan, *, entries_only: bool) -> None:
         """Write keys and values of new rows, and ``x`` unless only ``entries_only`` are wanted.

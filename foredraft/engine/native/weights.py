@@ -15,6 +15,7 @@ from torch import Tensor
 from foredraft.engine.model_config import ModelConfig, UnsupportedModel, has_blocks
 from foredraft.engine.native.block_file import BlockFile
 from foredraft.engine.native.blocks import BLOCK, Blocks
+from foredraft.engine.native.four_bits import four_bits
 from foredraft.engine.output_ids import OutputIds
 from foredraft.engine.weights import (
     EMBEDDING,
@@ -26,6 +27,7 @@ from foredraft.engine.weights import (
 )
 
 _LANES = 8  # numbers of a head that are computed together
+_LARGE = 2**20  # weights: to read fewer takes no time that matters
 Held = TypeVar("Held")  # a matrix as the kernels hold it
 
 
@@ -55,12 +57,14 @@ class NativeWeights(Generic[Held]):
     """All of a model.
 
     embedding: a row per token. last_norm: float32 [hidden]. head: a row per logit.
+    exact_head: where ``head`` is a rougher one, what the largest logits are computed by.
     """
 
     layers: tuple[NativeLayer[Held], ...]
     embedding: Blocks
     last_norm: Tensor
     head: Held
+    exact_head: Blocks | None = None
 
 
 def read_native(
@@ -68,6 +72,8 @@ def read_native(
     config: ModelConfig,
     make_linear: Callable[[Blocks], Held],
     output: OutputIds | None = None,
+    *,
+    fewer_bits: bool = False,
 ) -> NativeWeights[Held]:
     """Read a model, a matrix at a time.
 
@@ -76,6 +82,8 @@ def read_native(
     Args:
         make_linear: what becomes of each matrix.
         output: the rows that the head has, if not all.
+        fewer_bits: large matrices of gates and ups get 4 bits instead of 8, and a large head 4
+            besides, to find the largest logits by. That costs hardly any guesses.
 
     Raises:
         UnsupportedModel: the weights are not those of ``config``, or no blocks hold them, or the
@@ -85,16 +93,18 @@ def read_native(
     with ExitStack() as stack:
         read = stack.enter_context(opened_weights(directory, config))
         blocks = BlockFile(directory, stack) if has_blocks(directory) else None
-        make = _Maker(read, blocks, config, make_linear)
+        make = _Maker(read, blocks, config, make_linear, fewer_bits)
         embedding = make.blocks(EMBEDDING)
         head = embedding if config.tied else make.blocks(HEAD)
         if output is not None:
             head = head.by_row(lambda part: part[output.ids])
+        rough = make.fewer(head)
         return NativeWeights(
             layers=tuple(make.layer(f"model.layers.{i}") for i in range(config.layers)),
             embedding=embedding,
             last_norm=make.vector(LAST_NORM),
-            head=make_linear(head),
+            head=make_linear(rough or head),
+            exact_head=rough and head,
         )
 
 
@@ -121,6 +131,7 @@ class _Maker(Generic[Held]):
     file: BlockFile | None
     config: ModelConfig
     make_linear: Callable[[Blocks], Held]
+    fewer_bits: bool
 
     def layer(self, prefix: str) -> NativeLayer[Held]:
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
@@ -133,13 +144,27 @@ class _Maker(Generic[Held]):
             head_norms=self.head_norms(attention) if self.config.head_norms else None,
             out=self.linear(f"{attention}.o_proj.weight"),
             post_norm=self.vector(f"{prefix}.post_attention_layernorm.weight"),
-            gate_up=self.linear(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
+            gate_up=self.gates(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
             down=self.linear(f"{mlp}.down_proj.weight"),
         )
 
     def linear(self, *names: str) -> Held:
         """The weights of these names, stacked."""
-        return self.make_linear(Blocks.stacked([self.laid_out(name) for name in names]))
+        return self.make_linear(self.stacked(*names))
+
+    def gates(self, *names: str) -> Held:
+        """`linear`, in fewer bits if that is wanted: other matrices lose more guesses by it."""
+        blocks = self.stacked(*names)
+        return self.make_linear(self.fewer(blocks) or blocks)
+
+    def fewer(self, blocks: Blocks) -> Blocks | None:
+        """4 bits instead of 8; None where that is not wanted, brings nothing or does not fit."""
+        if not self.fewer_bits or blocks.bits == 4 or blocks.levels.numel() < _LARGE:
+            return None
+        return four_bits(blocks.floats())
+
+    def stacked(self, *names: str) -> Blocks:
+        return Blocks.stacked([self.laid_out(name) for name in names])
 
     def laid_out(self, name: str) -> Blocks:
         return self.blocks(name).by_row(partial(laid_out, name, head_dim=self.config.head_dim))
