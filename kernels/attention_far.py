@@ -9,14 +9,16 @@ from kernels.attention_state import (
     COLUMNS,
     add_span,
     bring_vectors_near,
-    idle_columns,
-    largest_power,
-    load_powers,
+    highest_power_of_words,
+    load_exponent_words,
+    load_exponents,
     load_queries,
     load_vectors,
     nothing_seen,
+    pack_powers,
     plane_of,
     store_partials,
+    widened,
 )
 from kernels.attention_tiles import TILE, far_tiles_of, spans_of, split_size_of
 from kernels.early_start import begin
@@ -75,93 +77,100 @@ def attend_far(
     far = far_tiles_of(tl.load(position + row, mask=used, other=0))
     # No row stands above its root, and sizes grow with positions.
     fewest = far_tiles_of(tl.load(position + root, mask=its_rows > 0, other=0))
-    smallest = split_size_of(spans_of(fewest, SPAN), MOST_SPLITS)
-    largest = split_size_of(spans_of(tl.max(far, 0), SPAN), MOST_SPLITS)
-    sizes = split_size_of(spans_of(far, SPAN), MOST_SPLITS)
+    smallest = split_size_of(spans_of(fewest, SPAN), MOST_SPLITS, SPAN)
+    largest = split_size_of(spans_of(tl.max(far, 0), SPAN), MOST_SPLITS, SPAN)
+    sizes = split_size_of(spans_of(far, SPAN), MOST_SPLITS, SPAN)
     table = tables + own * table_stride
     keys, key_exponents = plane_of(codes, exponents, head, places, HEAD_DIM)
     values, value_exponents = plane_of(codes, exponents, KV_HEADS + head, places, HEAD_DIM)
-    inner = tl.arange(0, SPAN) % _BLOCK
     for size in range(smallest, largest + 1):
-        mine = tl.where(used & (sizes == size), far, 0)
-        tiles = tl.max(mine, 0)
-        spans = spans_of(tiles, SPAN)
+        mine = spans_of(tl.where(used & (sizes == size), far, 0), SPAN)
+        spans = tl.max(mine, 0)
         splits = tl.cdiv(spans, size)
         split = splits * piece // pieces
         first = split * size
         end = tl.minimum(splits * (piece + 1) // pieces * size, spans)
         if first < end:
             # What is loaded for a span has its address from the turn before: no load waits for one.
-            seen = _tiles_of(first, SPAN) < tiles
-            place = _blocks_of(table, first, tiles, SPAN) * _BLOCK + inner
+            blocks = _blocks_of(table, first, end, SPAN)
+            k, v, k_exponents, v_exponents, words = _load_span(
+                keys, values, key_exponents, value_exponents, blocks, True, HEAD_DIM, WIDTH, SPAN
+            )
+            b0, b1, b2, b3 = _blocks_of(table, first + 1, end, SPAN)
             if EARLY:
-                bring_vectors_near(keys, place, seen, HEAD_DIM)
-                bring_vectors_near(values, place, seen, HEAD_DIM)
-            powers = load_powers(key_exponents, value_exponents, place, seen)
-            block = _blocks_of(table, first + 1, tiles, SPAN)
-            if EARLY:
-                then = (_tiles_of(first + 1, SPAN) < tiles) & (first + 1 < end)
-                bring_vectors_near(keys, block * _BLOCK + inner, then, HEAD_DIM)
-                bring_vectors_near(values, block * _BLOCK + inner, then, HEAD_DIM)
+                place = _places_of((b0, b1, b2, b3), SPAN)
+                bring_vectors_near(keys, place, first + 1 < end, HEAD_DIM)
+                bring_vectors_near(values, place, first + 1 < end, HEAD_DIM)
             begin(EARLY)
             vector = (row * KV_HEADS + head) * GROUP + column % GROUP
             queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
-            idle = idle_columns(mine > 0)
-            top, peak, reference, total, out = nothing_seen(WIDTH)
-            opened, stop = first, tl.minimum(first + size, end)
             at = base + (split + 1) * vectors
-            for span in range(first, end):
-                tile = _tiles_of(span, SPAN)
-                k = load_vectors(keys, place, tile < tiles, HEAD_DIM, WIDTH)
-                v = load_vectors(values, place, tile < tiles, HEAD_DIM, WIDTH)
-                own_powers = powers
-                place = block * _BLOCK + inner
-                powers = load_powers(
-                    key_exponents, value_exponents, place, _tiles_of(span + 1, SPAN) < tiles
-                )
-                block = _blocks_of(table, span + 2, tiles, SPAN)
-                whole = (span + 1) * SPAN <= fewest * _TILE
-                visible = tile[None, :] < mine[:, None]
-                highest = _highest_power(own_powers, span, mine, whole, SPAN)
-                top, peak, reference, total, out = add_span(
-                    top, peak, reference, total, out,
-                    queries, scale, idle, k, v, own_powers, highest, whole, visible,
-                )  # fmt: skip
-                if span + 1 == stop:
-                    sees = mine > opened * SPAN // _TILE
-                    store_partials(
-                        part_out, part_reference, part_total, at, reference, total, out, sees,
-                        HEAD_DIM, WIDTH,
+            for opened in range(first, end, size):
+                top, peak, reference, total, out = nothing_seen(WIDTH)
+                for span in range(opened, tl.minimum(opened + size, end)):
+                    own_k, own_v = widened(k, SPAN, WIDTH), widened(v, SPAN, WIDTH)
+                    powers = pack_powers(k_exponents, v_exponents)
+                    highest = highest_power_of_words(words)
+                    scores = tl.dot(queries, tl.trans(own_k))
+                    # Not before the product, as whatever is on its way is waited for there.
+                    blocks = b0, b1, b2, b3
+                    k, v, k_exponents, v_exponents, words = _load_span(
+                        keys, values, key_exponents, value_exponents, blocks, span + 1 < end,
+                        HEAD_DIM, WIDTH, SPAN,
                     )  # fmt: skip
-                    top, peak, reference, total, out = nothing_seen(WIDTH)
-                    opened = stop
-                    stop = tl.minimum(stop + size, end)
-                    at += vectors
+                    b0, b1, b2, b3 = _blocks_of(table, span + 2, end, SPAN)
+                    top, peak, reference, total, out = add_span(
+                        top, peak, reference, total, out,
+                        scores, scale, own_v, powers, highest, span < mine, None,
+                    )  # fmt: skip
+                store_partials(
+                    part_out, part_reference, part_total, at, reference, total, out,
+                    opened < mine, HEAD_DIM, WIDTH,
+                )  # fmt: skip
+                at += vectors
 
 
 @triton.jit
-def _tiles_of(span, SPAN: tl.constexpr):
-    """The tile of each token of a span."""
-    return span * SPAN // _TILE + tl.arange(0, SPAN) // _TILE
+def _load_span(
+    keys, values, key_exponents, value_exponents, blocks, seen,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Keys, values and their exponents, those of values also as words, if they are seen."""
+    number, inner = tl.arange(0, SPAN // _BLOCK), tl.arange(0, _BLOCK)
+    vector = _block_of(blocks, number[:, None, None]) * _BLOCK + inner[None, :, None]
+    k = load_vectors(keys, vector, seen, HEAD_DIM, WIDTH)
+    v = load_vectors(values, vector, seen, HEAD_DIM, WIDTH)
+    place = _places_of(blocks, SPAN)
+    k_exponents = load_exponents(key_exponents, place, seen)
+    v_exponents = load_exponents(value_exponents, place, seen)
+    words = load_exponent_words(value_exponents, _block_of(blocks, number[:, None]), seen)
+    return k, v, k_exponents, v_exponents, words
 
 
 @triton.jit
-def _blocks_of(table, span, tiles, SPAN: tl.constexpr):
-    """The block of each token of a span; 0 behind the far tiles."""
-    at = table + span * SPAN // _BLOCK + tl.arange(0, SPAN) // _BLOCK
-    return tl.load(at, mask=_tiles_of(span, SPAN) < tiles, other=0)
+def _blocks_of(table, span, end, SPAN: tl.constexpr):
+    """The numbers of a span's blocks, 0 from ``end`` on: four, or two of them twice.
+
+    Each thread has all of them, as they are wanted in several orders.
+    """
+    at, ahead = table + span * (SPAN // _BLOCK), span < end
+    first, second = tl.load(at, mask=ahead, other=0), tl.load(at + 1, mask=ahead, other=0)
+    third, fourth = first, second
+    if SPAN > 2 * _BLOCK:
+        third, fourth = tl.load(at + 2, mask=ahead, other=0), tl.load(at + 3, mask=ahead, other=0)
+    return first, second, third, fourth
 
 
 @triton.jit
-def _highest_power(powers, span, mine, whole, SPAN: tl.constexpr):
-    """The largest of the values' powers that a column sees: [columns]."""
-    tile = _tiles_of(span, SPAN)
-    highest = tl.zeros([_COLUMNS], tl.int32)
-    if whole:
-        highest += largest_power(powers, tile >= 0)
-    else:
-        for which in tl.static_range((SPAN + _TILE - 1) // _TILE):
-            one = span * SPAN // _TILE + which
-            some = largest_power(powers, tile == one)
-            highest = tl.maximum(highest, tl.where(one < mine, some, 0))
-    return highest
+def _block_of(blocks, number):
+    """Those of a span's blocks that have these numbers in it."""
+    first, second, third, fourth = blocks
+    front, back = tl.where(number == 0, first, second), tl.where(number == 2, third, fourth)
+    return tl.where(number < 2, front, back)
+
+
+@triton.jit
+def _places_of(blocks, SPAN: tl.constexpr):
+    """Places in the pool of a span's tokens: [blocks, BLOCK]."""
+    number, inner = tl.arange(0, SPAN // _BLOCK), tl.arange(0, _BLOCK)
+    return _block_of(blocks, number[:, None]) * _BLOCK + inner[None, :]

@@ -9,20 +9,22 @@ from kernels.attention_state import (
     COLUMNS,
     add_span,
     bring_vectors_near,
-    idle_columns,
-    largest_power,
-    load_powers,
+    highest_power,
+    load_exponents,
     load_queries,
     load_vectors,
     nothing_seen,
+    pack_powers,
     plane_of,
     store_partials,
+    widened,
 )
 from kernels.attention_tiles import NEAR, TILE, far_tiles_of
 from kernels.early_start import begin
-from kernels.kv_layout import place_of
+from kernels.kv_layout import BLOCK, place_of
 
 _TILE, _NEAR, _COLUMNS = tl.constexpr(TILE), tl.constexpr(NEAR), tl.constexpr(COLUMNS)
+_BLOCK = tl.constexpr(BLOCK)
 
 
 @triton.jit
@@ -54,21 +56,21 @@ def attend_near(
         used = column < GROUP
         vector = (row * KV_HEADS + head) * GROUP + column
         queries = load_queries(q, vector, used, HEAD_DIM, WIDTH)
-        powers = load_powers(key_exponents, value_exponents, place, seen)
-        k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
-        v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
-        idle = idle_columns(used)
         top, peak, reference, total, out = nothing_seen(WIDTH)
         for span in tl.static_range(_NEAR * _TILE // SPAN):
             if span > 0:
                 place, seen = _places_along(line, table, first + span * SPAN, context, last, SPAN)
-                powers = load_powers(key_exponents, value_exponents, place, seen)
-                k = load_vectors(keys, place, seen, HEAD_DIM, WIDTH)
-                v = load_vectors(values, place, seen, HEAD_DIM, WIDTH)
-            highest = largest_power(powers, seen)
+            inside = seen[:, :, None]
+            k = load_vectors(keys, place[:, :, None], inside, HEAD_DIM, WIDTH)
+            v = load_vectors(values, place[:, :, None], inside, HEAD_DIM, WIDTH)
+            k_exponents = load_exponents(key_exponents, place, seen)
+            v_exponents = load_exponents(value_exponents, place, seen)
+            powers = pack_powers(k_exponents, v_exponents)
+            own_k, own_v = widened(k, SPAN, WIDTH), widened(v, SPAN, WIDTH)
+            scores = tl.dot(queries, tl.trans(own_k))
             top, peak, reference, total, out = add_span(
-                top, peak, reference, total, out,
-                queries, scale, idle, k, v, powers, highest, False, seen[None, :],
+                top, peak, reference, total, out, scores, scale, own_v,
+                powers, highest_power(v_exponents), used, tl.reshape(seen, [SPAN]),
             )  # fmt: skip
         at = (head * rows + row) * GROUP
         store_partials(
@@ -79,7 +81,8 @@ def attend_near(
 @triton.jit
 def _places_along(line, table, first, context, last, SPAN: tl.constexpr):
     """Places in the pool of SPAN positions along a path, and which are not behind its end."""
-    at = first + tl.arange(0, SPAN)
+    block, inner = tl.arange(0, SPAN // _BLOCK), tl.arange(0, _BLOCK)
+    at = first + block[:, None] * _BLOCK + inner[None, :]
     seen = at <= last
     guessed = seen & (at >= context)
     local = tl.load(line + at - context, mask=guessed, other=0)

@@ -4,7 +4,7 @@ Positions are cut into tiles of TILE. A row at position p takes its last NEAR ti
 and the one before it, by itself: there its ancestors stand. No row is more than TILE below its
 root, so the *far* tiles before them hold committed tokens only, and rows of a sequence can share
 them. They are cut into spans, which is how much a program looks at at a time, and those into splits
-of ``max(1, ceil(spans / most_splits))`` spans.
+of ``max(LEAST / span, ceil(spans / most_splits))`` spans.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import triton.language as tl
 
 TILE = 64  # positions
 NEAR = 2  # tiles
-# Tokens of a span, of heads of up to so many numbers: as many as a processor has room for, as codes
-# and widened. The interpreter does as sm_90.
-_SPANS, _SPAN_WIDTH = {8: 64, 9: 128}, 128
+LEAST = 128  # tokens of a split: what it takes to write its part and to put it together
+# Tokens of a span, of heads of up to so many numbers: as many as there are registers for, of which
+# each span has keys and values that are on their way. So a row sees all of a far span or nothing.
+_SPAN, _SPAN_WIDTH = TILE, 128
+_AT_ONCE = 256  # programs that run at once: two for each of some 130 processors
+_WORTH = 256  # tokens
 
-_TILE, _NEAR = tl.constexpr(TILE), tl.constexpr(NEAR)
+_TILE, _NEAR, _LEAST = tl.constexpr(TILE), tl.constexpr(NEAR), tl.constexpr(LEAST)
 
 
 @triton.jit
@@ -29,30 +32,50 @@ def far_tiles_of(position):
 
 @triton.jit
 def spans_of(far, SPAN: tl.constexpr):
-    """Spans of ``far`` far tiles; the last one may not be full."""
-    return (far * _TILE + SPAN - 1) // SPAN
+    """Spans of ``far`` far tiles."""
+    return far * (_TILE // SPAN)
 
 
 @triton.jit
-def split_size_of(spans, MOST_SPLITS: tl.constexpr):
+def split_size_of(spans, MOST_SPLITS: tl.constexpr, SPAN: tl.constexpr):
     """Spans per split of a row that has so many of them."""
-    return tl.maximum((spans + MOST_SPLITS - 1) // MOST_SPLITS, 1)
+    return tl.maximum((spans + MOST_SPLITS - 1) // MOST_SPLITS, _LEAST // SPAN)
 
 
-def span_for(width: int, major: int) -> int:
-    """Tokens of a span, for heads of ``width`` numbers and a compute capability ``major``."""
-    return _SPANS[min(major, 9)] * _SPAN_WIDTH // max(width, _SPAN_WIDTH)
+def span_for(width: int) -> int:
+    """Tokens of a span, for heads of ``width`` numbers."""
+    return _SPAN * _SPAN_WIDTH // max(width, _SPAN_WIDTH)
 
 
-def most_splits_of(context: int, most_splits: int, span: int) -> int:
+def most_splits_of(context: int, most_splits: int) -> int:
     """Splits that rows up to position ``context`` have at most."""
-    far = max(context // TILE - (NEAR - 1), 0)
-    return min(-(-far * TILE // span), most_splits)
+    return min(-(-_far_tokens(context) // LEAST), most_splits)
+
+
+def pieces_of(context: int, most_splits: int, slots: int, shares: int, near: int) -> int:
+    """Programs of a share for the far tiles of all slots, ``slots - 1`` aside. No bit hangs on it.
+
+    As many as there are splits to take, and as fill the device. Where not all programs run at
+    once, none of them is to begin for less than `_WORTH` tokens.
+
+    Args:
+        context: no row stands at a higher position.
+        near: programs that rows have for themselves.
+    """
+    splits = most_splits_of(context, most_splits)
+    pieces = min(splits * slots, max(splits, slots, _AT_ONCE // shares))
+    if shares * pieces + near > _AT_ONCE:
+        pieces = min(pieces, -(-_far_tokens(context) * slots // _WORTH))
+    return pieces
+
+
+def _far_tokens(context: int) -> int:
+    return max(context // TILE - (NEAR - 1), 0) * TILE
 
 
 def choose_splits(kv_heads: int) -> int:
     """Splits at most, such that one long sequence fills a GPU: a property of the model.
 
-    Two programs for each of some 130 processors; more make more partial results.
+    More make more partial results.
     """
-    return min(max(-(-256 // kv_heads), 8), 64)
+    return min(max(-(-_AT_ONCE // kv_heads), 8), 64)

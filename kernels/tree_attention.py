@@ -34,8 +34,8 @@ from kernels.arguments import check_tensor
 from kernels.attention_far import attend_far, piece_of
 from kernels.attention_near import attend_near
 from kernels.attention_state import COLUMNS
-from kernels.attention_tiles import TILE, most_splits_of, span_for
-from kernels.early_start import begin, capability, let_next_in, starts_early
+from kernels.attention_tiles import TILE, pieces_of, span_for
+from kernels.early_start import begin, let_next_in, starts_early
 from kernels.kv_layout import BLOCK, KVLayer, check_layer, dequantize
 from kernels.tree_attention_combine import Partials, combine_partials
 from kernels.tree_layout import StepRows
@@ -79,12 +79,13 @@ def tree_attention(
         return
     _, kv_heads, blocks, _, _ = layer.codes.shape
     group, width = heads // kv_heads, triton.next_power_of_2(head_dim)
-    span = span_for(width, capability(q.device)[0])
+    span = span_for(width)
     shares = kv_heads * triton.cdiv(most_rows * group, COLUMNS)
-    pieces = most_splits_of(most_context, partials.most_splits, span)
-    far = shares * (pieces + len(tables) - 1) if pieces else 0
+    slots, near = len(tables), count * kv_heads
+    pieces = pieces_of(most_context, partials.most_splits, slots, shares, near)
+    far = shares * (pieces + slots - 1) if pieces else 0
     early = starts_early(q.device)
-    tree_attention_kernel[(far + count * kv_heads,)](
+    tree_attention_kernel[(far + near,)](
         q,
         layer.codes,
         layer.exponents,
@@ -102,12 +103,12 @@ def tree_attention(
         far,
         pieces,
         shares,
-        len(tables),
+        slots,
         blocks * BLOCK,
         tables.stride(0),
         path.stride(0),
         head_dim**-0.5 * _LOG2_E,
-        LANES=_lanes(len(tables)),
+        LANES=_lanes(slots),
         KV_HEADS=kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
@@ -117,7 +118,7 @@ def tree_attention(
         EARLY=early,
         launch_pdl=early,
         num_warps=4,
-        num_stages=3,
+        num_stages=1,
         enable_fp_fusion=False,
     )
     combine_partials(partials, rows, out, kv_heads, span)
@@ -154,7 +155,7 @@ def tree_attention_kernel(
             part_out, part_reference, part_total,
             program // KV_HEADS, program % KV_HEADS, rows, places,
             table_stride, path_stride, scale,
-            KV_HEADS, GROUP, HEAD_DIM, WIDTH, SPAN, EARLY,
+            KV_HEADS, GROUP, HEAD_DIM, WIDTH, 2 * SPAN, EARLY,
         )  # fmt: skip
     begin(EARLY)  # those that have nothing to do wait, too: what comes behind counts on it
 

@@ -125,7 +125,7 @@ def combine_partials_kernel(
         spans = spans_of(far_tiles_of(last), SPAN)
         near = (head // GROUP * rows + row) * GROUP + head % GROUP
         part = tl.arange(0, PARTS)
-        held = part < tl.cdiv(spans, split_size_of(spans, MOST_SPLITS))
+        held = part < tl.cdiv(spans, split_size_of(spans, MOST_SPLITS, SPAN))
         far = near + (part + 1) * (heads * rows)
         lane = tl.arange(0, WIDTH)
         inside = lane < HEAD_DIM

@@ -145,7 +145,7 @@ def test_a_node_has_the_bits_of_plain_decoding(device: torch.device, context: in
 
 
 def test_rows_on_both_sides_of_a_change_of_splits_use_both(device: torch.device):
-    """Of two splits, five far tiles fill the first and four only half of it."""
+    """Of two splits, the first takes three of five far tiles, and two of four."""
     random = torch.Generator().manual_seed(3)
     tree = random_tree(_SMALL, 6 * 64 - 1, (-1, 0), random)
     laid = lay_out([tree], _SMALL, 0, random, device)
@@ -191,12 +191,14 @@ def test_eight_ragged_trees_do_not_feel_each_other(device: torch.device):
             assert torch.equal(out[rows], _attend([tree], _SMALL, device))
 
 
-def test_one_program_may_take_several_splits(device: torch.device):
-    """Beside others a sequence gets fewer programs than it has splits."""
+def test_one_program_may_take_several_splits(device: torch.device, monkeypatch: pytest.MonkeyPatch):
+    """Beside others a sequence gets fewer programs than it has splits; one, and two."""
     random = torch.Generator().manual_seed(13)
     trees = [random_tree(_SMALL, context, (-1, 0), random) for context in (400, 330, 3)]
     bounds = _Bounds(splits=8, most_context=401)
-    out = _attend(trees, _SMALL, device, bounds)
+    with monkeypatch.context() as few:
+        few.setattr("kernels.tree_attention.pieces_of", lambda *_: 3)
+        out = _attend(trees, _SMALL, device, bounds)
     for slot, tree in enumerate(trees):
         assert torch.equal(out[2 * slot : 2 * slot + 2], _attend([tree], _SMALL, device, bounds))
 

@@ -30,7 +30,6 @@ from triton.runtime.jit import JITFunction
 
 import kernels.early_start
 import kernels.skinny_gemm
-import kernels.tree_attention
 from kernels.bf16_gemm_skinny import bf16_gemm_skinny
 from kernels.embed_rows import embed_rows
 from kernels.fp8_gemm_skinny import fp8_gemm_skinny
@@ -113,7 +112,7 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
 
 def compile_all(capability: int) -> dict[str, dict[str, Any]]:
     driver.set_active(Target(capability))
-    for module in (kernels.early_start, kernels.skinny_gemm, kernels.tree_attention):
+    for module in (kernels.early_start, kernels.skinny_gemm):
         module.capability = lambda device: divmod(capability, 10)  # type: ignore[attr-defined]
     compiled = []
     compile_or_run = JITFunction.run

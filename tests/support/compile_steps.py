@@ -19,7 +19,6 @@ from triton.runtime.jit import JITFunction
 import foredraft.engine.fp8.kernel_operations
 import kernels.early_start
 import kernels.skinny_gemm
-import kernels.tree_attention
 from bench.step.random_weights import RandomWeights, random_config
 from foredraft.engine.fp8.device_step import DeviceStep, StepLimits
 from foredraft.engine.fp8.kernel_operations import KernelOperations
@@ -36,7 +35,7 @@ _CPU = torch.device("cpu")
 
 def main() -> None:
     driver.set_active(Target(90))
-    modules = (kernels.early_start, kernels.skinny_gemm, kernels.tree_attention)
+    modules = (kernels.early_start, kernels.skinny_gemm)
     for module in (*modules, foredraft.engine.fp8.kernel_operations):
         module.capability = lambda device: (9, 0)  # type: ignore[attr-defined]
     sources = []
