@@ -34,8 +34,8 @@ def piece_of(
 ):  # fmt: skip
     """What program ``number`` of a share takes: a slot, which piece of it, and of how many.
 
-    Of ``pieces`` each slot gets its part by the length of its context, rounded up: ``slots - 1``
-    more at most. If there is no such piece, the slot is one that is not there.
+    Of ``pieces`` each slot has one, and of the rest its part by the length of its context, rounded
+    down. If there is no such piece, the slot is one that is not there.
     """
     if LANES == 1:
         return number * 0, number, pieces
@@ -45,7 +45,8 @@ def piece_of(
         root = tl.load(start + slot, mask=active, other=0)
         tiles = tl.load(position + root, mask=active, other=0) // _TILE + 1
         spans = tl.where(active, spans_of(tiles, SPAN), 0)
-        own_pieces = tl.cdiv(spans * pieces, tl.maximum(tl.sum(spans, 0), 1))
+        more = spans * (pieces - slots) // tl.maximum(tl.sum(spans, 0), 1)
+        own_pieces = tl.where(active, more + 1, 0)
         ends = tl.cumsum(own_pieces, 0)
         before = ends <= number
         own = tl.sum(before.to(tl.int32), 0)

@@ -53,19 +53,20 @@ def most_splits_of(context: int, most_splits: int) -> int:
 
 
 def pieces_of(context: int, most_splits: int, slots: int, shares: int, near: int) -> int:
-    """Programs of a share for the far tiles of all slots, ``slots - 1`` aside. No bit hangs on it.
+    """Programs of a share for the far tiles of all slots. No bit hangs on it.
 
-    As many as there are splits to take, and as fill the device. Where not all programs run at
-    once, none of them is to begin for less than `_WORTH` tokens.
+    At least one for each slot, and as many as there are splits to take and as fill the device, or
+    half as many again as slots, for those with long contexts. Where not all programs run at once,
+    none of them is to begin for less than `_WORTH` tokens.
 
     Args:
         context: no row stands at a higher position.
         near: programs that rows have for themselves.
     """
     splits = most_splits_of(context, most_splits)
-    pieces = min(splits * slots, max(splits, slots, _AT_ONCE // shares))
+    pieces = min(splits * slots, max(splits, slots + slots // 2, _AT_ONCE // shares))
     if shares * pieces + near > _AT_ONCE:
-        pieces = min(pieces, -(-_far_tokens(context) * slots // _WORTH))
+        pieces = min(pieces, max(-(-_far_tokens(context) * slots // _WORTH), slots))
     return pieces
 
 

@@ -83,7 +83,7 @@ def tree_attention(
     shares = kv_heads * triton.cdiv(most_rows * group, COLUMNS)
     slots, near = len(tables), count * kv_heads
     pieces = pieces_of(most_context, partials.most_splits, slots, shares, near)
-    far = shares * (pieces + slots - 1) if pieces else 0
+    far = shares * pieces
     early = starts_early(q.device)
     tree_attention_kernel[(far + near,)](
         q,
