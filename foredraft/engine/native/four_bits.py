@@ -11,7 +11,6 @@ _HIGHEST = 15
 # Levels that a block's numbers may leave unused; less than none: the few at the ends are clipped,
 # and all others have finer steps.
 _SLACK = (-2.0, -1.0, 0.0, 1.0)
-_PIECE = 4096  # rows at a time
 
 
 def four_bits(weight: Tensor) -> Blocks | None:
@@ -26,7 +25,7 @@ def four_bits(weight: Tensor) -> Blocks | None:
     Returns:
         None if float16 does not hold a scale or least value.
     """
-    made = Blocks.stacked([_fitted(piece.float()) for piece in weight.split(_PIECE)])
+    made = _fitted(weight.float())
     return made if made.sound else None
 
 

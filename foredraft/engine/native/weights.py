@@ -27,6 +27,7 @@ from foredraft.engine.weights import (
 )
 
 _LANES = 8  # numbers of a head that are computed together
+_PIECE = 4096  # rows that are rounded together, so that a large matrix is never copied whole
 _LARGE = 2**20  # weights: to read fewer takes no time that matters
 Held = TypeVar("Held")  # a matrix as the kernels hold it
 
@@ -161,7 +162,10 @@ class _Maker(Generic[Held]):
         """4 bits instead of 8; None where that is not wanted, brings nothing or does not fit."""
         if not self.fewer_bits or blocks.bits == 4 or blocks.levels.numel() < _LARGE:
             return None
-        return four_bits(blocks.floats())
+        starts = range(0, blocks.shape[0], _PIECE)
+        parts = [four_bits(_rows(blocks, start).floats()) for start in starts]
+        fitting = [part for part in parts if part is not None]
+        return Blocks.stacked(fitting) if len(fitting) == len(parts) else None
 
     def stacked(self, *names: str) -> Blocks:
         return Blocks.stacked([self.laid_out(name) for name in names])
@@ -182,3 +186,7 @@ class _Maker(Generic[Held]):
         """Vectors, one behind the other, laid out as the matrices beside them."""
         head_dim = self.config.head_dim
         return torch.cat([laid_out(name, self.read(name), head_dim).float() for name in names])
+
+
+def _rows(blocks: Blocks, start: int) -> Blocks:
+    return blocks.by_row(lambda part: part[start : start + _PIECE])
