@@ -50,6 +50,7 @@ class Drafter:
     """The drafting core. ``model`` None: suffix guesses only. ``store`` is off unless given.
 
     width: different guesses of the model at one place. clock: tells seconds.
+    burden: what a pass of the model costs those who wait for it, in its own durations.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Drafter:
         *,
         width: int = WIDTH,
         clock: Callable[[], float] = perf_counter,
+        burden: float = 1.0,
     ) -> None:
         self._width = width
         self._target = target
@@ -75,7 +77,7 @@ class Drafter:
         self._chunk_next = False
         self._now = clock
         self._clock = WorkClock()
-        self._pacer = Pacer(clock)
+        self._pacer = Pacer(clock, burden)
         self._growth = Growth(self._agenda, self._budgets, self._pacer, model)
         self._outcomes: defaultdict[int, Outcomes] = defaultdict(Outcomes)  # by stream
 

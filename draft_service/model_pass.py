@@ -103,12 +103,14 @@ def _unfed(sequence: DraftSequence, node_id: int, chosen: Sequence[int]) -> list
 class Pacer:
     """Knows from the passes before what one costs, and says which are made.
 
-    ``clock`` tells seconds.
+    clock: tells seconds.
+    burden: what a pass costs, in its own durations.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], burden: float = 1.0) -> None:
         self.cost = PassCost()
         self._clock = clock
+        self._burden = burden
         self._ended = 0.0
         self._token_ms = 0.0  # of a text that is read in chunks
 
@@ -116,7 +118,7 @@ class Pacer:
         """True if the pass pays, or if one may be tried: there were few, or none for long."""
         if self.cost.passes < _FIRST_PASSES:
             return True
-        if pays(planned.gain, planned.rows, self.cost, tokens_per_ms):
+        if pays(planned.gain, planned.rows, self.cost, self._burden * tokens_per_ms):
             return True
         return may_probe((self._clock() - self._ended) * 1000, self.cost(planned.rows))
 
@@ -131,7 +133,7 @@ class Pacer:
         sequence, cost = one.sequence, self.cost(1)
         reading = sequence.unfed * self._token_ms
         if self.cost.passes < _FIRST_PASSES or worth_reading(
-            gain, cost, reading, sequence.tokens_left, one.share.tokens_per_ms
+            gain, cost, reading, sequence.tokens_left, self._burden * one.share.tokens_per_ms
         ):
             return True
         return may_probe((self._clock() - self._ended) * 1000, reading + cost)

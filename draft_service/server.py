@@ -25,6 +25,7 @@ from draft_service.suffix_store import SuffixStore
 from draft_service.trace import DraftTrace
 from foredraft.config import DraftConfig, EngineConfig
 from foredraft.engine.model_config import UnsupportedModel
+from foredraft.policy.threshold import CORES_BURDEN
 from foredraft.telemetry.setup import current_tracing
 from foredraft.v1 import draft_pb2 as pb
 from foredraft.v1 import draft_pb2_grpc
@@ -218,8 +219,9 @@ def load(config: DraftConfig) -> Engine:
     target = read_target(config.target)
     limits = Limits(config.max_sequences, config.max_nodes, config.max_depth)
     store, keeps = SuffixStore(config.suffix_store), config.suffix_store > 0
-    engine = None if config.engine is None else _load_engine(config.engine, target)
-    if engine is None:
+    settings = config.engine
+    engine = None if settings is None else _load_engine(settings, target)
+    if engine is None or settings is None:
         identity = WorkerIdentity(announced(target, None), limits, keeps_texts=keeps)
         return Engine(identity, Drafter(target, limits, store=store))
     from draft_service.model_drafter import ModelDrafter
@@ -227,7 +229,17 @@ def load(config: DraftConfig) -> Engine:
     engine.warm_up()
     limits = replace(limits, total_blocks=engine.pool.total_blocks)
     identity = WorkerIdentity(announced(target, engine.info), limits, keeps_texts=keeps)
-    return Engine(identity, Drafter(target, limits, ModelDrafter(engine, target), store))
+    model = ModelDrafter(engine, target)
+    drafter = Drafter(target, limits, model, store, burden=_burden(settings))
+    return Engine(identity, drafter)
+
+
+def _burden(settings: EngineConfig) -> float:
+    """Of the draft model's passes: drafts on a CPU have their targets there, as a rule."""
+    from foredraft.engine.device import choose_device
+
+    apart = settings.fake is not None or choose_device(settings.device).type != "cpu"
+    return 1.0 if apart else CORES_BURDEN
 
 
 def _load_engine(settings: EngineConfig, target: ModelInfo) -> DraftEngine | None:

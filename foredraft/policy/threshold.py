@@ -29,6 +29,9 @@ from collections.abc import Sequence
 from foredraft.policy.pass_cost import PassCost
 
 LEAST_SURVIVAL = 0.01  # of a node where prices decide: they say what the model looks at
+# Times its own duration is what a pass costs on cores with which the target computes, too: messages
+# and whatever else it makes both wait for are not in it.
+CORES_BURDEN = 1.5
 _PROBE_SHARE = 0.005  # of all time is what passes that do not pay may take, to see whether they do
 
 

@@ -76,6 +76,15 @@ def test_a_first_pass_that_read_much_does_not_say_what_the_next_one_costs() -> N
     assert not pacer.allows(ModelPass([], 21, 0.5), tokens_per_ms=0.05)
 
 
+@pytest.mark.parametrize("share, pays_in_company", [(1.1, False), (1.6, True)])
+def test_a_pass_on_the_targets_cores_has_to_bring_more(share: float, pays_in_company: bool) -> None:
+    planned = ModelPass([], 1, share * 0.05 * 4.0)
+    for burden, allowed in ((1.0, True), (1.5, pays_in_company)):
+        pacer = Pacer(lambda: 0.0, burden)
+        pacer.cost = PassCost(passes=8, rows=1.0, milliseconds=4.0)
+        assert pacer.allows(planned, tokens_per_ms=0.05) == allowed
+
+
 def test_a_draft_that_does_not_pay_does_not_read_on_either() -> None:
     run = SerialRun(Times(2.7, 0.0, 4.0, 0.0), POOR)
     run.rate(100)
