@@ -8,6 +8,7 @@ import pytest
 from support.modelled import SerialRun, Times
 
 from draft_service.model_pass import ModelPass, Pacer
+from foredraft.policy.pass_cost import PassCost
 
 GOOD = (0.754, 0.084, 0.024)  # how often the draft's first, second and third guess is right
 POOR = tuple(share * 0.3 / 0.754 for share in GOOD)
