@@ -18,6 +18,10 @@ class Letters:
     def __init__(self) -> None:
         self._untold: dict[int, DraftTimings] = {}  # by stream
 
+    def forget(self, stream: int) -> None:
+        """Nobody listens there any more."""
+        self._untold.pop(stream, None)
+
     def write(self, answer: Answer) -> Response | None:
         """The message; None if there is no need of one now."""
         content = answer.content

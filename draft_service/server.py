@@ -127,6 +127,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
             engine.post(stream, StreamEnded())
+            self._letters.forget(stream)
 
     def _ready(self) -> tuple[WorkerIdentity, DraftLoop]:
         if self._draining:

@@ -53,7 +53,9 @@ class LaneListener:
     """Where peers on this host find one; the directory of ``path`` says who may."""
 
     def __init__(self, path: Path) -> None:
-        path.unlink(missing_ok=True)  # of a process that was killed
+        """Raises OSError if nobody can listen there, or something else than a socket is there."""
+        if path.is_socket():  # of a process that was killed
+            path.unlink()
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._door.bind(str(path))
         self._door.listen(_BACKLOG)

@@ -68,3 +68,10 @@ def test_nobody_is_found_where_nobody_listens(path: Path) -> None:
     assert find_lane(path) is None
     with closing(LaneListener(path)) as again:  # the old file is in nobody's way
         meet(again, path)
+
+
+def test_what_is_no_socket_is_left_alone(path: Path) -> None:
+    path.write_text("a letter")
+    with pytest.raises(OSError, match="in use"):
+        LaneListener(path)
+    assert path.read_text() == "a letter"
