@@ -142,11 +142,8 @@ class Budgets:
         """
         if all(request.plan.speculation is Speculation.OFF for request, _ in committed):
             return
-        timings, pricing, balancer = (
-            step.timings,
-            self._pricings[worker],
-            self._balancers.get(worker),
-        )
+        timings, pricing = step.timings, self._pricings[worker]
+        balancer = self._balancers.get(worker)
         known = 0.0 if balancer is None else balancer.plain_rate
         tokens = sum(len(commit.tokens) for _, commit in committed)
         pricing.stepped(
@@ -221,7 +218,11 @@ class Budgets:
 
 
 def _plain_ms(step: StepResult) -> float:
-    """What the step would have taken without guesses: not held, and with no rows but roots."""
+    """What the step would have taken without guesses: not held, and with no rows but roots.
+
+    At least half of what it took: what the next row adds says too much of many rows.
+    """
     timings = step.timings
     nodes = sum(commit.verified for commit in step.commits)
-    return max(0, timings.period_us - timings.held_us - nodes * timings.row_us) / 1000
+    took_us = max(0, timings.period_us - timings.held_us)
+    return max(took_us / 2, took_us - nodes * timings.row_us) / 1000

@@ -15,6 +15,7 @@ from foredraft.params import Schedule
 from foredraft.policy.balance import Way
 from foredraft.tokenizer_hash import tokenizer_identity
 from foredraft.wire.messages import Commit, StepResult, StepTimings, VerifyBudget, WorkerIdentity
+from gateway.budgets import _plain_ms
 
 TOKENS = (10, 11, 12, 13)
 PATIENCE_STEPS = 20_000
@@ -51,6 +52,13 @@ class Target:
         if self.steps % 10 == 0:
             await asyncio.sleep(0.005)
         assert self.steps < PATIENCE_STEPS
+
+
+@pytest.mark.parametrize("nodes, plain_ms", [(0, 24.0), (6, 21.0), (60, 12.0)])
+def test_what_a_step_would_have_taken_without_guesses(nodes: int, plain_ms: float) -> None:
+    commit = Commit(1, 1, 5, TOKENS, verified=nodes)
+    timings = StepTimings(held_us=6_000, forward_us=20_000, period_us=30_000, row_us=500)
+    assert _plain_ms(StepResult(1, (commit,), timings)) == plain_ms
 
 
 @dataclass
