@@ -74,7 +74,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._letters = Letters()
         self._draining = False
 
-    def begin(self, engine: Engine, lane: Path | None) -> Pulse:
+    def begin(self, engine: Engine, lane: Path | None = None) -> Pulse:
         """From now on calls are answered; returns the engine thread's pulse.
 
         ``lane``: where verify workers find one.

@@ -124,7 +124,7 @@ async def draft_door(directory: Path, model: Path) -> AsyncIterator[Door]:
     engines: list[draft_server.Engine] = []
 
     class Remembered(draft_server.DraftServicer):
-        def begin(self, engine: draft_server.Engine, lane: Path | None) -> Pulse:
+        def begin(self, engine: draft_server.Engine, lane: Path | None = None) -> Pulse:
             made.append(self)
             engines.append(engine)
             return super().begin(engine, lane)
