@@ -18,6 +18,7 @@ from draft_service.drafter import Drafter
 from draft_service.trace import DraftTrace
 from foredraft.wire.codec.draft import Request
 from foredraft.wire.messages import Commits
+from foredraft.wire.outbox import MAX_WAITING
 from foredraft.wire.pulse import Pulse
 
 log = logging.getLogger(__name__)
@@ -79,8 +80,12 @@ class DraftLoop:
         self._inbox.put((stream, message))
 
     def post_lane(self, lane: int, commits: Commits | None) -> None:
-        """Hand on commits that came by a lane; None: it has ended. Callable from any thread."""
-        self._inbox.put(_ByLane(lane, commits))
+        """Hand on commits that came by a lane; None: it has ended. Callable from any thread.
+
+        Commits that are too many are left out: what nobody answers to is told by the gateway.
+        """
+        if commits is None or self.waiting() < MAX_WAITING:
+            self._inbox.put(_ByLane(lane, commits))
 
     def waiting(self) -> int:
         """Messages that the thread has not taken yet."""

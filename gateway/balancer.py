@@ -181,7 +181,7 @@ class Balancer:
     def _add(self, tokens_each: float, period_ms: float, plain_ms: float) -> None:
         now = self._now
         sums, balance = now.sums, now.balance
-        # At first guesses are compared with what plain decoding cannot exceed.
+        # At first guesses are compared with what plain decoding seems to bring.
         rate = balance.rival_rate or 1.0 / max(plain_ms, 1e-3)
         sums.add(tokens_each, period_ms, plain_ms, rate)
         if balance.rests and sums.steps % _RESTING_STEPS:

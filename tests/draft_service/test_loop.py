@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from draft_service.answers import Answer
 from draft_service.loop import DraftLoop, StreamEnded
 from foredraft.wire.messages import Commit, Commits, Nack
+from foredraft.wire.outbox import MAX_WAITING
 
 SECONDS = 10.0
 
@@ -26,6 +27,12 @@ class FakeDrafter:
         self.log.append((stream, request))
         self.busy = True
         return [Answer(stream, Nack(()))] if request == "refuse" else []
+
+    def follow(self, lane, commits):
+        self.log.append((lane, commits))
+
+    def end_lane(self, lane):
+        self.log.append((lane, "ended"))
 
     def end_stream(self, stream):
         self.log.append((stream, "end"))
@@ -103,3 +110,18 @@ def test_the_pulse_shows_a_piece_of_work_that_hangs(monkeypatch) -> None:
     answers.get(timeout=SECONDS)
     assert not loop.pulse.overdue
     loop.stop()
+
+
+def test_what_lanes_bring_does_not_pile_up_before_an_engine_that_stands_still() -> None:
+    drafter, loop, answers, _ = start()
+    loop.post(1, commit(0))
+    assert drafter.started.wait(SECONDS)
+    for position in range(2 * MAX_WAITING):
+        loop.post_lane(7, commit(position))
+    loop.post_lane(7, None)
+    assert loop.waiting() == MAX_WAITING + 1
+    drafter.gate.set()
+    answers.get(timeout=SECONDS)
+    loop.stop()
+    by_lane = [entry for entry in drafter.log if entry[0] == 7]
+    assert len(by_lane) == MAX_WAITING + 1 and by_lane[-1] == (7, "ended")
